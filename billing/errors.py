@@ -1,0 +1,3 @@
+"""HeadwayError
+└── (nothing of billing's own yet)
+"""

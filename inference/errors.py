@@ -1,0 +1,79 @@
+"""HeadwayError
+├── NotFound
+│   ├── UnknownModel            fix the model's name
+│   └── UnknownReplica          fix the replica's id
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
+├── InvalidInput
+│   ├── BadWeights              fix the weights' URI, or the weights
+│   └── RequestRefused          fix the request (the gateway's 4xx)
+└── Unavailable
+    ├── NoReplicaReady          retry: the model is registered, none of its replicas serves now
+    ├── QueueFull               retry later: all replicas are busy and the queue is full
+    ├── QueueTimeout            retry later: no replica became free in time
+    └── EngineFailed            retry: the engine failed before or during the answer
+"""
+
+from headway.errors import Conflict, InvalidInput, NotFound, Unavailable
+
+
+class UnknownModel(NotFound):
+    """Fix the model's name; GET /v1/models lists them."""
+
+    code = "model_not_found"
+
+
+class UnknownReplica(NotFound):
+    """Fix the replica's id; `manage.py status` lists them."""
+
+    code = "replica_not_found"
+
+
+class ModelExists(Conflict):
+    """Choose another public id; this one is taken."""
+
+    code = "model_exists"
+
+
+class VersionIsImmutable(Conflict):
+    """Register a new version instead; this one never changes."""
+
+    code = "version_is_immutable"
+
+
+class IllegalTransition(Conflict):
+    """Look again; the replica is not in the state this move starts from."""
+
+    code = "illegal_transition"
+
+
+class BadWeights(InvalidInput):
+    """Fix the weights' URI, or the weights; nothing was staged."""
+
+    code = "bad_weights"
+
+
+class NoReplicaReady(Unavailable):
+    """Retry after a while; the model is registered, none of its replicas serves now."""
+
+    code = "model_unavailable"
+
+
+class QueueFull(Unavailable):
+    """Retry later; every replica is busy and the queue in front of them is full."""
+
+    code = "queue_full"
+    http_status = 429
+    error_type = "rate_limit_error"
+
+
+class QueueTimeout(Unavailable):
+    """Retry later; no replica became free in time."""
+
+    code = "queue_timeout"
+
+
+class EngineFailed(Unavailable):
+    """Retry; the engine failed before the answer was whole."""
+
+    code = "engine_error"
+    http_status = 502

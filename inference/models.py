@@ -1,0 +1,175 @@
+"""The registry (models, versions, pools, replicas) and the feed that carries it to the data plane."""
+
+import uuid
+
+from django.db import models
+
+
+class Model(models.Model):
+    """What a customer asks for by its public id (which may contain slashes)."""
+
+    public_id = models.CharField(max_length=200, unique=True)
+    description = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    retired_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.public_id
+
+
+class ModelVersion(models.Model):
+    """Weights plus the engine that runs them, for good: nothing of it changes after it was made.
+
+    The one exception is `weights_digest`, which is filled in once when the weights are first staged.
+    """
+
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="versions")
+    number = models.PositiveIntegerField()
+    weights_uri = models.CharField(max_length=500)
+    weights_digest = models.CharField(max_length=64, blank=True)
+    engine_environment = models.CharField(max_length=100)
+    engine_args = models.JSONField(default=list)
+    dtype = models.CharField(max_length=16, default="auto")
+    # [{"prompt": str, "messages": [...], "expect": regex or "", "max_tokens": int}]: see inference/node/golden.py
+    golden_prompts = models.JSONField(default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("model", "number"), name="one_number_per_model"),)
+
+    def __str__(self) -> str:
+        return f"{self.model} v{self.number}"
+
+
+class GoldenReference(models.Model):
+    """What the first certified replica answered: token log-probabilities per golden prompt."""
+
+    version = models.ForeignKey(ModelVersion, on_delete=models.CASCADE, related_name="golden_references")
+    engine_environment = models.CharField(max_length=100)
+    dtype = models.CharField(max_length=16)
+    machine_kind = models.CharField(max_length=100)
+    # One list of floats (nats) a golden prompt.
+    logprobs = models.JSONField()
+    recorded_from = models.CharField(max_length=64)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("version", "engine_environment", "dtype", "machine_kind"), name="one_golden_reference_per_kind"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.version} on {self.machine_kind} ({self.dtype})"
+
+
+class Pool(models.Model):
+    """Replicas of one model that are interchangeable, and how many of them are wanted."""
+
+    model = models.OneToOneField(Model, on_delete=models.PROTECT, related_name="pool")
+    version = models.ForeignKey(ModelVersion, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=64, unique=True)
+    max_in_flight = models.PositiveIntegerField(default=16, help_text="requests at once on one replica")
+    max_queued = models.PositiveIntegerField(default=256, help_text="requests waiting in front of the pool, per gateway")
+    desired_replicas = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ReplicaState(models.TextChoices):
+    REQUESTED = "requested"
+    STAGING = "staging"
+    STARTING = "starting"
+    CERTIFYING = "certifying"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+_S = ReplicaState
+# Every other move is refused. `failed` may come from any state but the last; from it an agent tries again, or gives up.
+TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
+    _S.REQUESTED: frozenset({_S.STAGING, _S.CERTIFYING, _S.STOPPED, _S.FAILED}),
+    _S.STAGING: frozenset({_S.STARTING, _S.STOPPED, _S.FAILED}),
+    _S.STARTING: frozenset({_S.CERTIFYING, _S.STOPPED, _S.FAILED}),
+    _S.CERTIFYING: frozenset({_S.READY, _S.STOPPED, _S.FAILED}),
+    _S.READY: frozenset({_S.DRAINING, _S.CERTIFYING, _S.FAILED}),
+    _S.DRAINING: frozenset({_S.STOPPED, _S.FAILED}),
+    _S.FAILED: frozenset({_S.REQUESTED, _S.STOPPED}),
+    _S.STOPPED: frozenset(),
+}
+
+
+class ReplicaKind(models.TextChoices):
+    VLLM = "vllm"
+    OPENAI = "openai"
+
+
+class Replica(models.Model):
+    """One engine that serves a version: a managed one names its node, an external one its URL."""
+
+    id = models.CharField(primary_key=True, max_length=32, editable=False)
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="replicas")
+    version = models.ForeignKey(ModelVersion, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=16, choices=ReplicaKind.choices, default=ReplicaKind.VLLM)
+    node = models.CharField(max_length=100, blank=True, help_text="empty for an external replica")
+    url = models.CharField(max_length=500, blank=True, help_text="http(s)://host:port or unix:/path")
+    upstream_model = models.CharField(max_length=200, help_text="the model's name at the engine")
+    state = models.CharField(max_length=16, choices=ReplicaState.choices, default=ReplicaState.REQUESTED)
+    reason = models.CharField(max_length=1000, blank=True)
+    is_wanted = models.BooleanField(default=True, help_text="no: drain it, then stop it")
+    epoch = models.PositiveIntegerField(default=0, help_text="how often its engine was started")
+    changed_at = models.DateTimeField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class NodeHeartbeat(models.Model):
+    """A node agent that is alive."""
+
+    name = models.CharField(primary_key=True, max_length=100)
+    machine_kind = models.CharField(max_length=100)
+    seen_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ControlChange(models.Model):
+    """The feed: what the data plane must know, one whole object a row, append-only, polled by id.
+
+    The newest row of a (kind, key) is the truth; `payload` null means the object is gone. Rows are committed in the
+    order of their ids (services/control.py), so a reader that has seen id N has seen all before it.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=16)
+    key = models.CharField(max_length=200)
+    payload = models.JSONField(null=True)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = (models.Index(fields=("kind", "key", "id"), name="control_change_by_object"),)
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.kind} {self.key}"
+
+
+class GatewayFeed(models.Model):
+    """How far each gateway process has applied the feed."""
+
+    gateway = models.CharField(primary_key=True, max_length=64)
+    applied_change_id = models.BigIntegerField(default=0)
+    seen_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.gateway
+
+
+def new_replica_id() -> str:
+    return "rep-" + uuid.uuid4().hex[:12]

@@ -1,0 +1,39 @@
+"""Publish to the feed that the data plane polls (DESIGN §2). The door other apps use.
+
+Payloads are whole objects, so a reader needs the newest row of each (kind, key) and nothing else:
+
+    tenant   key = tenant id     {name, cache_salt, is_active}
+    key      key = key id        {tenant_id, member_id, secret_sha256, expires_at (unix s or null)}
+    model    key = public id     {created (unix s), pool, version, max_in_flight, max_queued}
+    replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch}
+"""
+
+from typing import Any, Literal
+
+from django.db import connection, transaction
+
+from inference.models import ControlChange
+
+Kind = Literal["tenant", "key", "model", "replica"]
+
+# Any constant: the name of our advisory lock in PostgreSQL.
+FEED_LOCK_ID = 0x48656164
+
+
+def publish(*, kind: Kind, key: str, payload: dict[str, Any] | None) -> ControlChange:
+    """Append a change; call it inside the transaction that changes the object itself. None: the object is gone.
+
+    Ids come from a sequence before their rows are committed; without the lock a reader could see id 7, move on, and
+    never see id 6. The lock is held until commit, so ids become visible in their order (SQLite has one writer anyway).
+    """
+    assert connection.in_atomic_block, "publish inside the transaction that makes the change"
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [FEED_LOCK_ID])
+    return ControlChange.objects.create(kind=kind, key=key, payload=payload)
+
+
+def publish_now(*, kind: Kind, key: str, payload: dict[str, Any] | None) -> ControlChange:
+    """The same, in a transaction of its own."""
+    with transaction.atomic():
+        return publish(kind=kind, key=key, payload=payload)

@@ -1,0 +1,177 @@
+"""Register models, versions and external replicas; say how many replicas a pool should have."""
+
+import secrets
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from headway.errors import InvalidInput
+from inference.errors import ModelExists, UnknownModel
+from inference.models import Model, ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
+from inference.services import control
+from inference.services.replicas import LIVE_STATES, publish_replica
+from tenants.services.audit import record_audit
+
+NODE_ALIVE_FOR = timedelta(seconds=30)
+MAX_PUBLIC_ID_CHARS = 200
+
+
+@dataclass(frozen=True)
+class VersionSpec:
+    """What a managed version is made of. `golden_prompts`: see inference/node/golden.py."""
+
+    weights_uri: str
+    engine_environment: str
+    engine_args: list[str] = field(default_factory=list)
+    dtype: str = "auto"
+    golden_prompts: list[dict[str, Any]] = field(default_factory=list)
+
+
+def register_model(
+    *, public_id: str, actor: str, version: VersionSpec | None = None, max_in_flight: int = 16, max_queued: int = 256
+) -> Model:
+    """Make a model and its pool, with a first version if one is given. Raises ModelExists, InvalidInput."""
+    _check_public_id(public_id)
+    if max_in_flight < 1 or max_queued < 0:
+        raise InvalidInput("max_in_flight must be at least 1 and max_queued at least 0", param="max_in_flight")
+    try:
+        with transaction.atomic():
+            model = Model.objects.create(public_id=public_id)
+            pool = Pool.objects.create(
+                model=model, name=f"{public_id[:50]}-{secrets.token_hex(3)}", max_in_flight=max_in_flight, max_queued=max_queued
+            )
+            if version is not None:
+                _add_version(model=model, pool=pool, spec=version)
+            publish_model(pool)
+            record_audit(actor=actor, action="model.register", target=public_id, after={"version": version is not None})
+    except IntegrityError:
+        raise ModelExists(f"there is a model {public_id!r} already") from None
+    return model
+
+
+def _check_public_id(public_id: str) -> None:
+    if not public_id or len(public_id) > MAX_PUBLIC_ID_CHARS or public_id != public_id.strip() or not public_id.isprintable():
+        raise InvalidInput(f"a public id has 1 to {MAX_PUBLIC_ID_CHARS} printable characters and no blanks around it", param="model")
+
+
+def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:
+    last = model.versions.order_by("-number").first()
+    version = ModelVersion.objects.create(
+        model=model,
+        number=(last.number if last else 0) + 1,
+        weights_uri=spec.weights_uri,
+        engine_environment=spec.engine_environment,
+        engine_args=spec.engine_args,
+        dtype=spec.dtype,
+        golden_prompts=spec.golden_prompts,
+    )
+    pool.version = version
+    pool.save(update_fields=["version"])
+    return version
+
+
+def publish_model(pool: Pool) -> None:
+    control.publish(
+        kind="model",
+        key=pool.model.public_id,
+        payload={
+            "created": int(pool.model.created_at.timestamp()),
+            "pool": pool.name,
+            "version": version_label(pool.version),
+            "max_in_flight": pool.max_in_flight,
+            "max_queued": pool.max_queued,
+        },
+    )
+
+
+def version_label(version: ModelVersion | None) -> str:
+    return f"v{version.number}" if version else ""
+
+
+def pool_of(public_id: str) -> Pool:
+    """The pool of a model by its public id. Raises UnknownModel."""
+    try:
+        return Pool.objects.select_related("model", "version").get(model__public_id=public_id)
+    except Pool.DoesNotExist:
+        raise UnknownModel(f"there is no model {public_id!r}; `manage.py status` lists them", param="model") from None
+
+
+def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstream_model: str = "") -> Replica:
+    """Add an external replica; it takes traffic once a one-token request has answered. Raises UnknownModel, InvalidInput."""
+    if kind not in ReplicaKind.values:
+        raise InvalidInput(f"kind must be one of {', '.join(ReplicaKind.values)}, not {kind!r}", param="kind")
+    parts = urlsplit(url)
+    is_tcp = parts.scheme in {"http", "https"} and parts.hostname
+    if not is_tcp and not (parts.scheme == "unix" and parts.path):
+        raise InvalidInput("url must be http(s)://host:port or unix:/path/to/socket", param="url")
+    if parts.username or parts.password:
+        raise InvalidInput("url must not carry a user name or password", param="url")
+    pool = pool_of(public_id)
+    with transaction.atomic():
+        replica = Replica.objects.create(
+            id=new_replica_id(),
+            pool=pool,
+            kind=kind,
+            url=url.rstrip("/"),
+            upstream_model=upstream_model or public_id,
+            state=ReplicaState.CERTIFYING,
+            reason="waiting for a one-token request to answer",
+            changed_at=timezone.now(),
+        )
+        publish_replica(replica)
+        record_audit(actor=actor, action="replica.register", target=replica.id, after={"model": public_id, "url": url})
+    return replica
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    added: list[str]
+    removed: list[str]
+
+
+def scale(*, public_id: str, replicas: int, actor: str, node: str) -> ScaleResult:
+    """Ask for `replicas` managed replicas; agents do the rest. Raises UnknownModel, InvalidInput.
+
+    New ones go to the live node with the fewest, or to `node` where no agent has reported yet. Those furthest from
+    serving go first.
+    """
+    if not 0 <= replicas <= 1000:
+        raise InvalidInput("replicas must lie between 0 and 1000", param="replicas")
+    pool = pool_of(public_id)
+    if pool.version is None:
+        raise InvalidInput(f"model {public_id!r} has no managed version: give it one with --weights", param="model")
+    with transaction.atomic():
+        Pool.objects.filter(pk=pool.pk).update(desired_replicas=replicas)
+        wanted = list(Replica.objects.filter(pool=pool, is_wanted=True, state__in=LIVE_STATES).exclude(node=""))
+        order = {state: rank for rank, state in enumerate(LIVE_STATES)}
+        wanted.sort(key=lambda replica: order[ReplicaState(replica.state)], reverse=True)
+        removed = wanted[replicas:]
+        for replica in removed:
+            Replica.objects.filter(pk=replica.pk).update(is_wanted=False)
+        added = [_request_replica(pool, node=_node_for_new_replica(node)) for _ in range(replicas - len(wanted))]
+        result = ScaleResult(added=[replica.id for replica in added], removed=[replica.id for replica in removed])
+        record_audit(actor=actor, action="pool.scale", target=public_id, after={"replicas": replicas})
+    return result
+
+
+def _request_replica(pool: Pool, *, node: str) -> Replica:
+    replica = Replica.objects.create(
+        id=new_replica_id(),
+        pool=pool,
+        version=pool.version,
+        node=node,
+        upstream_model=pool.model.public_id,
+        changed_at=timezone.now(),
+    )
+    publish_replica(replica)
+    return replica
+
+
+def _node_for_new_replica(default: str) -> str:
+    alive = NodeHeartbeat.objects.filter(seen_at__gte=timezone.now() - NODE_ALIVE_FOR).values_list("name", flat=True)
+    load = {name: Replica.objects.filter(node=name, is_wanted=True, state__in=LIVE_STATES).count() for name in alive}
+    return min(load, key=lambda name: (load[name], name)) if load else default

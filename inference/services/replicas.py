@@ -1,0 +1,54 @@
+"""Move replicas through their states. Every move is `UPDATE ... WHERE state = expected`, and is published."""
+
+from django.db import transaction
+from django.utils import timezone
+
+from inference.errors import IllegalTransition, UnknownReplica
+from inference.models import TRANSITIONS, Replica, ReplicaState
+from inference.services import control
+
+_S = ReplicaState
+# From most to least worth keeping.
+LIVE_STATES = (_S.READY, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
+MAX_REASON_CHARS = 1000
+
+
+def advance(
+    *, replica_id: str, expected: ReplicaState, to: ReplicaState, reason: str = "", epoch: int | None = None, url: str | None = None
+) -> Replica:
+    """Move one replica from `expected` to `to`. Raises IllegalTransition (also when someone else moved it), UnknownReplica."""
+    if to not in TRANSITIONS[expected]:
+        raise IllegalTransition(f"a replica cannot go from {expected} to {to}")
+    changes: dict[str, object] = {"state": to, "reason": reason[:MAX_REASON_CHARS], "changed_at": timezone.now()}
+    if epoch is not None:
+        changes["epoch"] = epoch
+    if url is not None:
+        changes["url"] = url
+    with transaction.atomic():
+        if not Replica.objects.filter(pk=replica_id, state=expected).update(**changes):
+            found = Replica.objects.filter(pk=replica_id).first()
+            if found is None:
+                raise UnknownReplica(f"there is no replica {replica_id!r}")
+            raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
+        replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
+        publish_replica(replica)
+    return replica
+
+
+def publish_replica(replica: Replica) -> int:
+    """Tell the data plane; a replica that was stopped is gone for it. Returns the change's id."""
+    from inference.services.registry import version_label
+
+    gone = replica.state == ReplicaState.STOPPED
+    payload = {
+        "model": replica.pool.model.public_id,
+        "pool": replica.pool.name,
+        "version": version_label(replica.version),
+        "kind": replica.kind,
+        "url": replica.url,
+        "upstream_model": replica.upstream_model,
+        "state": replica.state,
+        "max_in_flight": replica.pool.max_in_flight,
+        "epoch": replica.epoch,
+    }
+    return control.publish(kind="replica", key=replica.id, payload=None if gone else payload).id

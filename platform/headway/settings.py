@@ -1,0 +1,74 @@
+"""Django's settings. Everything that varies comes from the environment through headway.env (docs/operations.md)."""
+
+from pathlib import Path
+
+from headway import env
+from headway.home import Home
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
+HOME.folder(".")
+
+DEBUG = env.truth("HEADWAY_DEBUG", False)
+SECRET_KEY = env.secret("HEADWAY_SECRET_KEY", "") or HOME.secret_key()
+ALLOWED_HOSTS = env.names("HEADWAY_ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.names("HEADWAY_CSRF_TRUSTED_ORIGINS", [])
+
+DATA_PLANE_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "tenants", "billing", "inference"]
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    *DATA_PLANE_APPS,
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "headway.logs.RequestIdMiddleware",
+]
+ROOT_URLCONF = "headway.urls"
+ASGI_APPLICATION = "headway.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": env.database("DATABASE_URL", HOME.root / "headway.sqlite3")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "tenants.User"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = HOME.root / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.truth("HEADWAY_SECURE_COOKIES", False)
+
+LOG_LEVEL = env.text("HEADWAY_LOG_LEVEL", "INFO")
+LOGGING_CONFIG = "headway.logs.configure"
+LOGGING = {"level": LOG_LEVEL}

@@ -1,0 +1,29 @@
+"""HeadwayError
+├── NotFound ── UnknownTenant, UnknownKey
+├── Conflict ── TenantExists
+└── TenantScopeMissing   our mistake: a query over tenants that names none
+"""
+
+from headway.errors import Conflict, HeadwayError, NotFound
+
+
+class TenantScopeMissing(HeadwayError):
+    """Page someone: code asked for tenant-owned rows without saying whose."""
+
+
+class UnknownTenant(NotFound):
+    """Fix the name; there is no such tenant."""
+
+    code = "tenant_not_found"
+
+
+class UnknownKey(NotFound):
+    """Fix the id; there is no such key."""
+
+    code = "key_not_found"
+
+
+class TenantExists(Conflict):
+    """Choose another name; this one is taken."""
+
+    code = "tenant_exists"
