@@ -1,5 +1,6 @@
 """Django's settings. Everything that varies comes from the environment through headway.env (docs/operations.md)."""
 
+import socket
 from pathlib import Path
 
 from headway import env
@@ -8,6 +9,12 @@ from headway.home import Home
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
 HOME.folder(".")
+NODE_NAME = env.text("HEADWAY_NODE_NAME", socket.gethostname())
+GATEWAY_HOST = env.text("HEADWAY_GATEWAY_HOST", "127.0.0.1")
+GATEWAY_PORT = env.whole("HEADWAY_GATEWAY_PORT", 9100, at_least=1, at_most=65535)
+METRICS_PORT = env.whole("HEADWAY_METRICS_PORT", 9101, at_least=1, at_most=65535)
+SITE_HOST = env.text("HEADWAY_SITE_HOST", "127.0.0.1")
+SITE_PORT = env.whole("HEADWAY_SITE_PORT", 8000, at_least=1, at_most=65535)
 
 DEBUG = env.truth("HEADWAY_DEBUG", False)
 SECRET_KEY = env.secret("HEADWAY_SECRET_KEY", "") or HOME.secret_key()

@@ -1,0 +1,38 @@
+import signal
+import time
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import CommandParser
+
+from headway.command import HeadwayCommand
+from headway.supervision import Supervision
+from inference.services import demo
+from inference.services.readiness import wait_until_ready
+
+
+class Command(HeadwayCommand):
+    help = "Start everything on this machine with a demo tenant and two small models; `make up` calls it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--attach", action="store_true", help="stay until Ctrl-C, then stop everything")
+        parser.add_argument("--within", type=float, default=600.0, help="seconds to wait for the models (default 600)")
+
+    def handle(self, *, attach: bool, within: float, json: bool, **_options: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops as cleanly as Ctrl-C
+        supervision = Supervision(settings.HOME)
+        try:
+            call_command("migrate", verbosity=0)
+            if not supervision.is_up():
+                self.say("starting gateway, node agent and site ...")
+                supervision.start()
+            made = demo.ensure_demo(home=settings.HOME, say=self.say)
+            wait_until_ready(models=demo.MODELS, key=made.key, within_s=within, say=self.say)
+            self.print_result(demo.welcome(made), made.as_dict(), as_json=json)
+            while attach:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            self.say("\nstopping everything ...")
+            call_command("down")
+            raise SystemExit(130) from None

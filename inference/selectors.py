@@ -1,0 +1,81 @@
+"""Read the registry."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from inference.models import ControlChange, GatewayFeed, NodeHeartbeat, Pool, Replica, ReplicaState
+from inference.services.registry import version_label
+
+SEEN_WITHIN = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    id: str
+    kind: str
+    version: str
+    node: str
+    state: str
+    since_s: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    id: str
+    version: str
+    wanted: int
+    ready: int
+    replicas: list[ReplicaStatus]
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    models: list[ModelStatus]
+    nodes: list[dict[str, Any]]
+    gateways: list[dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def fleet_status(now: datetime) -> FleetStatus:
+    """Models with their replicas (stopped ones left out), live node agents, live gateways and how far behind the feed they are."""
+    newest = ControlChange.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    return FleetStatus(
+        models=[_model_status(pool, now) for pool in Pool.objects.select_related("model", "version").order_by("model__public_id")],
+        nodes=[
+            {"name": node.name, "machine_kind": node.machine_kind, "seen_s_ago": round((now - node.seen_at).total_seconds(), 1)}
+            for node in NodeHeartbeat.objects.order_by("name")
+        ],
+        gateways=[
+            {"gateway": gateway.gateway, "changes_behind": max(0, newest - gateway.applied_change_id)}
+            for gateway in GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
+        ],
+    )
+
+
+def _model_status(pool: Pool, now: datetime) -> ModelStatus:
+    replicas = Replica.objects.filter(pool=pool).exclude(state=ReplicaState.STOPPED).select_related("version").order_by("created_at")
+    rows = [
+        ReplicaStatus(
+            id=replica.id,
+            kind=replica.kind,
+            version=version_label(replica.version),
+            node=replica.node or replica.url,
+            state=replica.state,
+            since_s=int((now - replica.changed_at).total_seconds()),
+            reason=replica.reason,
+        )
+        for replica in replicas
+    ]
+    external = sum(1 for replica in replicas if not replica.node)
+    ready = sum(1 for row in rows if row.state == ReplicaState.READY)
+    return ModelStatus(
+        id=pool.model.public_id,
+        version=version_label(pool.version),
+        wanted=pool.desired_replicas + external,
+        ready=ready,
+        replicas=rows,
+    )
