@@ -1,0 +1,266 @@
+"""What the data plane knows: tenants, keys, models and replicas, in memory. Fed by the change feed, read on the event loop.
+
+One writer (the feed's thread), many readers without a lock: every table's values are whole immutable objects, and a
+reader does one dictionary look-up a table, which the interpreter makes atomic. Lists are rebuilt and swapped.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import structlog
+
+from headway.errors import HeadwayError
+from tenants.services.key_format import parse_key
+
+log = structlog.get_logger(__name__)
+
+# Compared with when the key's id is unknown, so that an unknown id costs what a wrong secret does.
+_NO_SECRET_SHA256 = "0" * 64
+
+
+class KeyRefused(HeadwayError):  # noqa: N818
+    """Fix the key; it is not one that may be used. The message never carries the key."""
+
+    code = "invalid_api_key"
+    http_status = 401
+    error_type = "invalid_request_error"
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """A row of the feed. `payload` None: the object is gone."""
+
+    id: int
+    kind: str
+    key: str
+    payload: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the tenant and the key of an authenticated request."""
+
+    tenant_id: str
+    tenant_name: str
+    key_id: str
+    member_id: int | None
+    cache_salt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    public_id: str
+    created_s: int
+    pool: str
+    version: str
+    max_in_flight: int
+    max_queued: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaEntry:
+    id: str
+    model: str
+    pool: str
+    version: str
+    kind: str  # "vllm" | "openai"
+    url: str
+    upstream_model: str
+    state: str
+    max_in_flight: int
+    epoch: int
+
+
+class _Tenant(msgspec.Struct, frozen=True):
+    name: str
+    cache_salt: str
+    is_active: bool
+
+
+class _Key(msgspec.Struct, frozen=True):
+    tenant_id: str
+    member_id: int | None
+    secret_sha256: str
+    expires_at: float | None
+
+
+class _Model(msgspec.Struct, frozen=True):
+    created: int
+    pool: str
+    version: str
+    max_in_flight: int
+    max_queued: int
+
+
+class _Replica(msgspec.Struct, frozen=True):
+    model: str
+    pool: str
+    version: str
+    kind: str
+    url: str
+    upstream_model: str
+    state: str
+    max_in_flight: int
+    epoch: int
+
+
+_SHAPES: dict[str, type[msgspec.Struct]] = {"tenant": _Tenant, "key": _Key, "model": _Model, "replica": _Replica}
+
+
+@dataclass(slots=True)
+class _Tables:
+    tenants: dict[str, _Tenant] = field(default_factory=dict)
+    keys: dict[str, _Key] = field(default_factory=dict)
+    revoked_key_ids: set[str] = field(default_factory=set)
+    models: dict[str, ModelEntry] = field(default_factory=dict)
+    replicas: dict[str, ReplicaEntry] = field(default_factory=dict)
+    # Derived from the two above, swapped whole.
+    sorted_models: list[ModelEntry] = field(default_factory=list)
+    ready_by_model: dict[str, list[ReplicaEntry]] = field(default_factory=dict)
+    # The newest row of each object, for the snapshot; the feed's thread only.
+    rows: dict[tuple[str, str], Change] = field(default_factory=dict)
+
+
+class ControlState:
+    """`apply` and `reload` belong to the feed's thread; everything else may be called from the event loop."""
+
+    def __init__(self) -> None:
+        self.applied_change_id = 0
+        self._tables = _Tables()
+        self._callbacks: list[Callable[[], None]] = []
+
+    # Readers
+
+    def authenticate(self, key_text: str, *, now_s: float) -> Principal:
+        """Who holds this key; `now_s` is unix time. Raises KeyRefused."""
+        parsed = parse_key(key_text)
+        if parsed is None:
+            raise KeyRefused("This is not an API key of this service. Check that it was copied whole, without changes.")
+        tables = self._tables
+        if parsed.id in tables.revoked_key_ids:
+            raise KeyRefused("This API key was revoked. Use another one.")
+        key = tables.keys.get(parsed.id)
+        if not parsed.matches(key.secret_sha256 if key else _NO_SECRET_SHA256) or key is None:
+            raise KeyRefused("This API key is not known here. Check that it belongs to this service.")
+        if key.expires_at is not None and key.expires_at <= now_s:
+            raise KeyRefused("This API key has expired. Use another one.")
+        tenant = tables.tenants.get(key.tenant_id)
+        if tenant is None or not tenant.is_active:
+            raise KeyRefused("The organisation of this API key is suspended. Ask its owner or our support.")
+        return Principal(
+            tenant_id=key.tenant_id,
+            tenant_name=tenant.name,
+            key_id=parsed.id,
+            member_id=key.member_id,
+            cache_salt=tenant.cache_salt,
+        )
+
+    def model(self, public_id: str) -> ModelEntry | None:
+        return self._tables.models.get(public_id)
+
+    def models(self) -> list[ModelEntry]:
+        """All, sorted by public id. Do not change the list."""
+        return self._tables.sorted_models
+
+    def replicas(self, model: str) -> list[ReplicaEntry]:
+        """The ready ones of a model, sorted by id. Do not change the list."""
+        return self._tables.ready_by_model.get(model, [])
+
+    # The feed's thread
+
+    def on_routes_changed(self, callback: Callable[[], None]) -> None:
+        """Called on the feed's thread after models or replicas have changed; it must be quick and must not raise."""
+        self._callbacks.append(callback)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Apply rows in the order of their ids."""
+        if not changes:
+            return
+        for change in changes:
+            _apply_one(self._tables, change)
+        self._finish(changes)
+
+    def reload(self, changes: Sequence[Change]) -> None:
+        """Forget everything and take these rows (the newest of each object) instead."""
+        tables = _Tables()
+        for change in changes:
+            _apply_one(tables, change)
+        _derive_routes(tables)
+        self.applied_change_id = 0
+        self._tables = tables
+        self._finish(changes, is_reload=True)
+
+    def rows(self) -> list[Change]:
+        """The newest row of each object that is not gone, and of each revoked key: what a snapshot holds."""
+        return sorted(self._tables.rows.values(), key=lambda change: change.id)
+
+    def _finish(self, changes: Sequence[Change], *, is_reload: bool = False) -> None:
+        has_new_routes = is_reload or any(change.kind in {"model", "replica"} for change in changes)
+        if has_new_routes:
+            _derive_routes(self._tables)
+        # Last, so that whoever reads this id finds what it promises.
+        self.applied_change_id = max((change.id for change in changes), default=self.applied_change_id)
+        if has_new_routes:
+            for callback in self._callbacks:
+                callback()
+
+
+def _apply_one(tables: _Tables, change: Change) -> None:
+    shape = _SHAPES.get(change.kind)
+    if shape is None:
+        return  # a kind that a newer release publishes
+    value = _decode(change, shape)
+    if value is None and change.kind != "key":
+        tables.rows.pop((change.kind, change.key), None)
+    else:
+        tables.rows[change.kind, change.key] = change
+    match value:
+        case None:
+            _remove(tables, change)
+        case _Tenant():
+            tables.tenants[change.key] = value
+        case _Key():
+            tables.keys[change.key] = value
+            tables.revoked_key_ids.discard(change.key)
+        case _Model(created=created):
+            rest = {name: getattr(value, name) for name in ("pool", "version", "max_in_flight", "max_queued")}
+            tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, **rest)
+        case _Replica():
+            tables.replicas[change.key] = ReplicaEntry(id=change.key, **msgspec.structs.asdict(value))
+
+
+def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | None:
+    """The payload as one of ours; one that cannot be read counts as gone, so that it fails closed."""
+    if change.payload is None:
+        return None
+    try:
+        return msgspec.convert(change.payload, shape)
+    except msgspec.ValidationError as error:
+        log.error("control_change_unreadable", change_id=change.id, kind=change.kind, reason=str(error))
+        return None
+
+
+def _remove(tables: _Tables, change: Change) -> None:
+    if change.kind == "key":
+        tables.revoked_key_ids.add(change.key)
+        tables.keys.pop(change.key, None)
+    elif change.kind == "tenant":
+        tables.tenants.pop(change.key, None)
+    elif change.kind == "model":
+        tables.models.pop(change.key, None)
+    else:
+        tables.replicas.pop(change.key, None)
+
+
+def _derive_routes(tables: _Tables) -> None:
+    tables.sorted_models = sorted(tables.models.values(), key=lambda model: model.public_id)
+    tables.ready_by_model = _ready_by_model(tables.replicas.values())
+
+
+def _ready_by_model(replicas: Iterable[ReplicaEntry]) -> dict[str, list[ReplicaEntry]]:
+    ready: dict[str, list[ReplicaEntry]] = {}
+    for replica in sorted(replicas, key=lambda replica: replica.id):
+        if replica.state == "ready":
+            ready.setdefault(replica.model, []).append(replica)
+    return ready
