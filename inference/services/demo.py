@@ -8,18 +8,18 @@ from pathlib import Path
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db.models import Model as DjangoModel
 
 from headway.home import Home
 from inference.engines.environments import default_environment
 from inference.models import Model, Pool, Replica
 from inference.services.registry import VersionSpec, register_model, scale
 from tenants.errors import UnknownTenant
-from tenants.models import Tenant, User
 from tenants.services.keys import issue_api_key
+from tenants.services.members import ensure_operator
 from tenants.services.tenants import create_tenant, tenant_named
 
 TENANT = "demo"
+OPERATOR = "operator"
 DEMO_MODEL = "smollm2-135m"
 TINY_MODEL = "tiny"
 MODELS = (DEMO_MODEL, TINY_MODEL)
@@ -34,7 +34,7 @@ class Demo:
     site: str
     tenant: str
     key: str = field(repr=False)
-    operator: str = "operator"
+    operator: str = OPERATOR
     operator_password_file: str = ""
 
     def as_dict(self) -> dict[str, str]:
@@ -43,10 +43,13 @@ class Demo:
 
 def ensure_demo(*, home: Home, say: Callable[[str], None]) -> Demo:
     """Make what is missing; find the rest. Calling it again changes nothing."""
-    tenant = _tenant()
+    try:
+        tenant = tenant_named(TENANT)
+    except UnknownTenant:
+        tenant = create_tenant(name=TENANT, actor=ACTOR)
     key = _kept_secret(home.root / "demo_key", lambda: issue_api_key(tenant=tenant, name="demo", actor=ACTOR).text)
     password_file = home.root / "operator_password"
-    _operator(_kept_secret(password_file, lambda: secrets.token_urlsafe(12)))
+    ensure_operator(username=OPERATOR, password=_kept_secret(password_file, lambda: secrets.token_urlsafe(12)))
     _demo_model()
     _tiny_model(home.weights / "tiny", say)
     return Demo(
@@ -69,13 +72,6 @@ Site: {demo.site} (user {demo.operator}, password in {demo.operator_password_fil
 make down stops everything; manage.py status shows it."""
 
 
-def _tenant() -> Tenant:
-    try:
-        return tenant_named(TENANT)
-    except UnknownTenant:
-        return create_tenant(name=TENANT, actor=ACTOR)
-
-
 def _kept_secret(path: Path, make: Callable[[], str]) -> str:
     """A secret of the demo, kept in a file of mode 0600 so that a second `make up` can show it again."""
     if path.exists():
@@ -84,12 +80,6 @@ def _kept_secret(path: Path, make: Callable[[], str]) -> str:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(value + "\n")
     return value
-
-
-def _operator(password: str) -> DjangoModel | None:
-    if User.objects.filter(username="operator").exists():
-        return None
-    return User.objects.create_superuser("operator", password=password)
 
 
 def _demo_model() -> None:

@@ -148,7 +148,7 @@ def scale(*, public_id: str, replicas: int, actor: str, node: str) -> ScaleResul
         Pool.objects.filter(pk=pool.pk).update(desired_replicas=replicas)
         wanted = list(Replica.objects.filter(pool=pool, is_wanted=True, state__in=LIVE_STATES).exclude(node=""))
         order = {state: rank for rank, state in enumerate(LIVE_STATES)}
-        wanted.sort(key=lambda replica: order[ReplicaState(replica.state)], reverse=True)
+        wanted.sort(key=lambda replica: order[ReplicaState(replica.state)])
         removed = wanted[replicas:]
         for replica in removed:
             Replica.objects.filter(pk=replica.pk).update(is_wanted=False)

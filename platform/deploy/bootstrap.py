@@ -50,7 +50,7 @@ class Environment:
             digest.update(path.read_bytes())
         self.digest = digest.hexdigest()
         self.mark = folder / ".headway-complete"
-        self.log = folder.with_name(folder.name + ".log")
+        self.log = ROOT / ".cache" / f"install-{folder.name.lstrip('.')}.log"
         self.doing = "waiting"
 
     def is_complete(self) -> bool:
@@ -69,6 +69,7 @@ class Environment:
 
     def build(self) -> None:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(exist_ok=True)
         self.log.write_bytes(b"")
         self.mark.unlink(missing_ok=True)
         self.run("making the environment", sys.executable, "-m", "venv", "--clear", str(self.folder))
@@ -143,7 +144,8 @@ def main() -> int:
     if sys.version_info < (3, 11):
         print("Headway needs Python 3.11 or newer", file=sys.stderr)
         return 1
-    with (ROOT / ".bootstrap.lock").open("w") as lock:
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    with (ROOT / ".cache" / "bootstrap.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two `make up` at once: the second waits and then finds all done
         try:
             missing = [env for env in wanted_environments(sys.argv[1:]) if not is_satisfied(env)]

@@ -1,0 +1,10 @@
+"""Headway's settings with a home of its own, so that tests never meet the checkout's installation."""
+
+import os
+import tempfile
+
+os.environ.setdefault("HEADWAY_HOME", tempfile.mkdtemp(prefix="headway-test-"))
+
+from headway.settings import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
