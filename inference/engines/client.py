@@ -1,0 +1,108 @@
+"""Talks to one engine for the node agent: probes, scrapes, golden prompts. Blocking, for use in a thread.
+
+Every failure is an EngineFailed whose message names what happened in words an operator understands, and never holds
+text of a prompt or an answer.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from inference.engines.vllm import EngineLoad, parse_metrics
+from inference.errors import EngineFailed
+
+PROBE_PROMPT = "Hello"
+
+
+class EngineRefused(EngineFailed):
+    """Fix the version or its prompts; the engine answered, with an error."""
+
+    code = "engine_refused"
+
+
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """A prompt's log-probabilities (nats, one a position from the second token on) and the greedy answer to it."""
+
+    logprobs: list[float]
+    text: str
+
+
+class EngineClient:
+    """`url` is unix:/path or http(s)://host:port; `model` the name it serves."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self.model = model
+        path = url.removeprefix("unix:") if url.startswith("unix:") else None
+        transport = httpx.HTTPTransport(uds=path, trust_env=False)
+        self._http = httpx.Client(transport=transport, base_url="http://engine" if path else url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        self._http.close()
+
+    def one_token(self, *, timeout_s: float) -> None:
+        """A real inference. Raises EngineFailed unless one token came back."""
+        body = self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0}, timeout_s)
+        try:
+            produced = body["usage"]["completion_tokens"]
+        except (KeyError, TypeError):
+            raise EngineFailed("the answer to a one-token request has no usage") from None
+        if produced != 1:
+            raise EngineFailed(f"a one-token request was answered with {produced} tokens")
+
+    def warm_logprobs(self, *, timeout_s: float) -> None:
+        """The first request with logprobs may compile for seconds; better now than under traffic."""
+        self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0, "logprobs": 1}, timeout_s)
+
+    def load(self, *, timeout_s: float) -> EngineLoad:
+        return parse_metrics(self._send("GET", "/metrics", None, timeout_s).text)
+
+    def force(self, golden: dict[str, Any], *, timeout_s: float) -> ForcedAnswer:
+        """Teacher-forced log-probabilities of the prompt, and the greedy answer, in one request.
+
+        `{"prompt": text}` goes to /v1/completions; `{"messages": [...]}` to /v1/chat/completions, so that the engine's
+        own chat template is part of what is compared. Both take `prompt_logprobs: 0`: the actual token's and no others.
+        """
+        ask = {"max_tokens": int(golden.get("max_tokens") or 1), "temperature": 0, "prompt_logprobs": 0}
+        if golden.get("messages"):
+            body = self._post("/v1/chat/completions", {"messages": golden["messages"], **ask}, timeout_s)
+            choice, source = body["choices"][0], body
+            text = choice["message"]["content"] or ""
+        else:
+            body = self._post("/v1/completions", {"prompt": golden["prompt"], **ask}, timeout_s)
+            choice = source = body["choices"][0]
+            text = choice["text"]
+        return ForcedAnswer(logprobs=[_only_value(position) for position in source["prompt_logprobs"] if position], text=text)
+
+    def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
+        response = self._send("POST", path, {"model": self.model, **body}, timeout_s)
+        try:
+            return response.json()
+        except json.JSONDecodeError:
+            raise EngineFailed(f"the answer of {path} is not JSON") from None
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, json=body, timeout=timeout_s)
+        except httpx.ConnectError:
+            raise EngineFailed("it does not listen yet") from None
+        except httpx.TimeoutException:
+            raise EngineFailed(f"no answer of {path} within {timeout_s:g} s") from None
+        except httpx.TransportError as error:
+            raise EngineFailed(f"{path}: the connection broke ({type(error).__name__})") from None
+        if response.status_code != 200:
+            raise EngineRefused(f"{path} answered with HTTP {response.status_code}", status=response.status_code)
+        return response
+
+
+def _only_value(position: dict[str, Any]) -> float:
+    (entry,) = position.values()
+    value = entry["logprob"]
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -1,0 +1,41 @@
+"""Engine environments: named folders with an interpreter that can import one release of one engine.
+
+A model version names the one it runs in, so a new engine release rolls out like a new model version. What kind of
+machine an environment is for stands in its name: `vllm-cpu-0.32.0`, `vllm-cuda-0.32.0`.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from headway.errors import ConfigurationError
+
+
+class EngineKind(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class EngineEnvironment:
+    name: str
+    folder: Path
+    kind: EngineKind
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+
+def find_environment(name: str, engines_dir: Path) -> EngineEnvironment:
+    """The environment of that name below `engines_dir`. Raises ConfigurationError with what is wrong with it."""
+    kinds = [kind for kind in EngineKind if f"-{kind}-" in f"-{name}-"]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) or len(kinds) != 1:
+        raise ConfigurationError(f"{name!r} is no name of an engine environment: it must look like vllm-cpu-0.32.0")
+    environment = EngineEnvironment(name=name, folder=engines_dir / name, kind=kinds[0])
+    if not environment.python.exists():
+        there = sorted(path.parent.parent.name for path in engines_dir.glob("*/bin/python"))
+        known = ", ".join(there) or "none"
+        raise ConfigurationError(f"there is no engine environment {name!r} below {engines_dir} (there: {known})")
+    return environment

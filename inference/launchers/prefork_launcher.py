@@ -1,0 +1,158 @@
+"""Starts engines by forking a process that has imported vLLM already (engines/scripts/prefork.py): 3 s instead of 26.
+
+One such process an engine environment, started when first needed and again when it has died. Engines do not depend on
+it once forked. If it cannot be started, engines are started the plain way, with a warning.
+"""
+
+import contextlib
+import json
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from inference.launchers.base import LaunchFailed, LaunchSpec, LocalProcesses, Running, running_of
+from inference.launchers.exec_launcher import ExecLauncher
+
+log = structlog.get_logger(__name__)
+SCRIPT = Path(__file__).resolve().parents[1] / "engines" / "scripts" / "prefork.py"
+START_TIMEOUT_S = 180.0
+FORK_TIMEOUT_S = 20.0
+
+
+class PreforkFailed(LaunchFailed):
+    """Retry after a while; the process that forks engines could not be started, or died."""
+
+    code = "prefork_failed"
+
+
+class PreforkProcess:
+    """The other end of one prefork.py."""
+
+    def __init__(self, python: Path, environment: Mapping[str, str], log_file: Path) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, log_file.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(python), str(SCRIPT), "--control-fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._control = ours
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._exits: dict[int, int] = {}
+        threading.Thread(target=self._read, name="prefork-reader", daemon=True).start()
+        ready = self._answer(START_TIMEOUT_S)
+        log.info("prefork_ready", pid=self.pid, import_s=ready["import_s"], threads=ready["threads"])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fork(self, spec: LaunchSpec) -> int:
+        order = {"launch": spec.replica_id, "argv": spec.arguments, "env": dict(spec.process_environment), "log": str(spec.log)}
+        try:
+            self._control.sendall(json.dumps(order).encode() + b"\n")
+        except OSError as error:
+            raise PreforkFailed(f"the process that forks engines is gone: {error.strerror}") from error
+        answer = self._answer(FORK_TIMEOUT_S)
+        if "error" in answer:
+            raise LaunchFailed(f"the engine could not be forked: {answer['error']}")
+        return int(answer["pid"])
+
+    def exit_status(self, pid: int) -> int | None:
+        return self._exits.get(pid)
+
+    def close(self) -> None:
+        """It ends at our end of file."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            answer = None
+        if answer is None:
+            self.close()
+            raise PreforkFailed(f"the process that forks engines gave no answer (exit status {self._process.returncode})")
+        return answer
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError), self._control.makefile("rb") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if "exited" in message:
+                    self._exits[message["exited"]] = message["status"]
+                else:
+                    self._answers.put(message)
+        self._answers.put(None)
+
+
+class PreforkLauncher(LocalProcesses):
+    """`logs` is the folder for the forking processes' own output."""
+
+    def __init__(self, tag: str, logs: Path) -> None:
+        super().__init__(tag)
+        self._logs = logs
+        self._plain = ExecLauncher(tag)
+        self._preforks: dict[Path, PreforkProcess] = {}
+        self._lock = threading.Lock()
+
+    def launch(self, spec: LaunchSpec) -> Running:
+        with self._lock:
+            try:
+                return running_of(self._prefork(spec).fork(spec))
+            except PreforkFailed as failure:
+                log.warning("prefork_failed", replica=spec.replica_id, reason=failure.message, instead="a process of its own")
+        return self._plain.launch(spec)
+
+    def _prefork(self, spec: LaunchSpec) -> PreforkProcess:
+        python = spec.environment.python
+        found = self._preforks.get(python)
+        if found is None or not found.is_alive:
+            if found is not None:
+                log.warning("prefork_died", pid=found.pid)
+                found.close()
+            found = self._preforks[python] = PreforkProcess(
+                python, spec.process_environment, self._logs / f"prefork-{spec.environment.name}.log"
+            )
+        return found
+
+    def prefork_pids(self) -> list[int]:
+        return [prefork.pid for prefork in self._preforks.values() if prefork.is_alive]
+
+    def is_alive(self, running: Running) -> bool:
+        self._plain.is_alive(running)  # reaps what was started the plain way
+        return super().is_alive(running)
+
+    def exit_status(self, running: Running) -> int | None:
+        for prefork in list(self._preforks.values()):
+            status = prefork.exit_status(running.pid)
+            if status is not None:
+                return status
+        return self._plain.exit_status(running)
+
+    def close(self) -> None:
+        with self._lock:
+            for prefork in self._preforks.values():
+                prefork.close()
+            self._preforks.clear()
