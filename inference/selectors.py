@@ -15,7 +15,8 @@ class ReplicaStatus:
     id: str
     kind: str
     version: str
-    node: str
+    node: str  # empty for an external replica
+    url: str
     state: str
     since_s: int
     reason: str
@@ -63,7 +64,8 @@ def _model_status(pool: Pool, now: datetime) -> ModelStatus:
             id=replica.id,
             kind=replica.kind,
             version=version_label(replica.version),
-            node=replica.node or replica.url,
+            node=replica.node,
+            url=replica.url,
             state=replica.state,
             since_s=int((now - replica.changed_at).total_seconds()),
             reason=replica.reason,

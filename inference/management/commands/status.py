@@ -31,7 +31,7 @@ def _rows(model: ModelStatus) -> list[list[object]]:
     head: list[object] = [model.id, model.version, f"{model.ready}/{model.wanted}"]
     if not model.replicas:
         return [[*head, None, None, None, None, "no replicas: manage.py scale, or register_replica"]]
-    first, *rest = ([r.id, r.node, r.state, f"{r.since_s} s", r.reason] for r in model.replicas)
+    first, *rest = ([r.id, r.node or r.url, r.state, f"{r.since_s} s", r.reason] for r in model.replicas)
     return [[*head, *first], *([" ", " ", " ", *row] for row in rest)]
 
 

