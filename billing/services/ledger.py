@@ -1,10 +1,12 @@
 """Write usage records. The door through which the gateway's journal reaches the ledger."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from django.db import transaction
 
+from billing.errors import UsageRefused
 from billing.models import UsageRecord
 
 
@@ -37,19 +39,43 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     journal_sequence: int = 0
 
 
+GATEWAY_LOST = "gateway_lost"
+
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
+# Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
+_FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
 def record_usage(*, drafts: list[UsageDraft]) -> int:
-    """Insert all, in one transaction; one whose request id is in the ledger already is left out. Returns how many were given."""
-    rows = [
-        UsageRecord(
-            **{name: getattr(draft, name) for name in _DIRECT},
-            started_at=datetime.fromtimestamp(draft.started_at_s, UTC),
-            ended_at=datetime.fromtimestamp(draft.ended_at_s, UTC),
-        )
-        for draft in drafts
-    ]
+    """Insert all, in one transaction. Returns how many were given.
+
+    One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
+    gateway had died with it): a final record takes that one's place. Raises UsageRefused when a record is not valid;
+    a database may say so with a DataError or IntegrityError of its own.
+    """
+    # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
+    fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
+    rows = [UsageRecord(**fields[request_id]) for request_id in sorted(fields)]
     with transaction.atomic():
         UsageRecord.objects.bulk_create(rows, ignore_conflicts=True)
-    return len(rows)
+        found = dict(UsageRecord.objects.filter(request_id__in=fields).values_list("request_id", "end_state"))
+        # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
+        if len(found) < len(fields):
+            raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
+        for request_id in sorted(found):
+            if found[request_id] == GATEWAY_LOST and fields[request_id]["end_state"] != GATEWAY_LOST:
+                UsageRecord.objects.filter(request_id=request_id, end_state=GATEWAY_LOST).update(**fields[request_id])
+    return len(drafts)
+
+
+def _finals_last(draft: UsageDraft) -> bool:
+    return draft.end_state != GATEWAY_LOST
+
+
+def _fields(draft: UsageDraft) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(draft, name) for name in _DIRECT}
+    for name, max_chars in _FOREIGN_TEXT_CHARS.items():
+        fields[name] = fields[name].replace("\0", "\ufffd")[:max_chars]
+    fields["started_at"] = datetime.fromtimestamp(draft.started_at_s, UTC)
+    fields["ended_at"] = datetime.fromtimestamp(draft.ended_at_s, UTC)
+    return fields
