@@ -10,7 +10,16 @@ from headway.admin_pages import AuditedAdmin
 
 @admin.register(UsageRecord)
 class UsageRecordAdmin(AuditedAdmin):
-    list_display = ("ended_at", "request_id", "tenant_id", "model", "end_state", "prompt_tokens", "completion_tokens", "total_ms")
+    list_display = (
+        "ended_at",
+        "request_id",
+        "tenant_id",
+        "model",
+        "end_state",
+        "prompt_tokens",
+        "completion_tokens",
+        "total_ms",
+    )
     list_filter = ("end_state", "model", "route")
     search_fields = ("request_id", "tenant_id", "key_id")
     date_hierarchy = "ended_at"

@@ -42,10 +42,11 @@ class FleetStatus:
 
 
 def fleet_status(now: datetime) -> FleetStatus:
-    """Models with their replicas (stopped ones left out), live node agents, live gateways and how far behind the feed they are."""
+    """Models with their replicas (stopped ones left out), node agents, and live gateways with how far behind the feed they are."""
     newest = ControlChange.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    pools = Pool.objects.select_related("model", "version").order_by("model__public_id")
     return FleetStatus(
-        models=[_model_status(pool, now) for pool in Pool.objects.select_related("model", "version").order_by("model__public_id")],
+        models=[_model_status(pool, now) for pool in pools],
         nodes=[
             {"name": node.name, "machine_kind": node.machine_kind, "seen_s_ago": round((now - node.seen_at).total_seconds(), 1)}
             for node in NodeHeartbeat.objects.order_by("name")
@@ -58,7 +59,9 @@ def fleet_status(now: datetime) -> FleetStatus:
 
 
 def _model_status(pool: Pool, now: datetime) -> ModelStatus:
-    replicas = Replica.objects.filter(pool=pool).exclude(state=ReplicaState.STOPPED).select_related("version").order_by("created_at")
+    replicas = (
+        Replica.objects.filter(pool=pool).exclude(state=ReplicaState.STOPPED).select_related("version").order_by("created_at")
+    )
     rows = [
         ReplicaStatus(
             id=replica.id,

@@ -5,6 +5,6 @@ import tempfile
 
 os.environ.setdefault("HEADWAY_HOME", tempfile.mkdtemp(prefix="headway-test-"))
 
-from headway.settings import *  # noqa: E402, F403
+from headway.settings import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

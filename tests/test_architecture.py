@@ -38,22 +38,52 @@ def test_platform_is_no_package_and_hides_nothing() -> None:
 
 
 def test_no_module_is_named_like_the_standard_library_or_a_dependency() -> None:
-    dependencies = {"celery", "django", "channels", "daphne", "uvicorn", "httpx", "redis", "stripe", "vllm", "torch", "supervisor"}
+    dependencies = {
+        "celery",
+        "django",
+        "channels",
+        "daphne",
+        "uvicorn",
+        "httpx",
+        "redis",
+        "stripe",
+        "vllm",
+        "torch",
+        "supervisor",
+    }
     taken = (set(sys.stdlib_module_names) | dependencies) - {"test"}
-    names = {path.stem for path in python_files(*APPS, "platform/headway") if path.parent.parent == ROOT or path.parent.name == "headway"}
+    names = {
+        path.stem
+        for path in python_files(*APPS, "platform/headway")
+        if path.parent.parent == ROOT or path.parent.name == "headway"
+    }
     names -= {"__init__", "selectors"}  # STYLE 2 names that one
     assert not names & taken, names & taken
 
 
 def test_policy_is_pure() -> None:
     """Standard library only, and of it nothing that does I/O, tells the time or is random."""
-    forbidden = {"asyncio", "time", "datetime", "random", "secrets", "os", "socket", "threading", "subprocess", "pathlib", "logging"}
+    forbidden = {
+        "asyncio",
+        "time",
+        "datetime",
+        "random",
+        "secrets",
+        "os",
+        "socket",
+        "threading",
+        "subprocess",
+        "pathlib",
+        "logging",
+    }
     for path in python_files("inference/policy"):
         for name in imports_of(path):
             top = name.split(".")[0]
             allowed = name.startswith("inference.policy") or (top in sys.stdlib_module_names and top not in forbidden)
             assert allowed, f"{path.relative_to(ROOT)} imports {name}"
-        assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(ast.parse(path.read_text()))), path
+        assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(ast.parse(path.read_text()))), (
+            path
+        )
 
 
 def test_importing_policy_imports_no_django() -> None:
@@ -79,7 +109,9 @@ def test_domain_code_imports_no_edge() -> None:
         for path in python_files(f"{app}/services"):
             for name in imports_of(path):
                 parts = name.split(".")
-                assert parts[0] not in APPS or len(parts) < 2 or parts[1] not in edges, f"{path.relative_to(ROOT)} imports {name}"
+                assert parts[0] not in APPS or len(parts) < 2 or parts[1] not in edges, (
+                    f"{path.relative_to(ROOT)} imports {name}"
+                )
 
 
 def test_package_files_are_empty() -> None:
@@ -89,25 +121,36 @@ def test_package_files_are_empty() -> None:
 
 
 def test_the_environment_is_read_in_one_module() -> None:
-    allowed = {"platform/headway/env.py", "platform/headway/supervision.py", "platform/headway/asgi.py", "platform/headway/processes.py"}
+    allowed = {
+        "platform/headway/env.py",
+        "platform/headway/supervision.py",
+        "platform/headway/asgi.py",
+        "platform/headway/processes.py",
+    }
     for path in python_files(*APPS, "platform/headway"):
         name = str(path.relative_to(ROOT))
         if name in allowed or "engines/scripts" in name:
             continue
-        assert not re.search(r"os\.environ\.get|os\.getenv|os\.environ\[", path.read_text()), f"{name} reads the environment itself"
+        assert not re.search(r"os\.environ\.get|os\.getenv|os\.environ\[", path.read_text()), (
+            f"{name} reads the environment itself"
+        )
 
 
 def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     read = set()
     for path in python_files(*APPS, "platform/headway"):
-        read |= set(re.findall(r"env\.(?:text|secret|whole|seconds|truth|names|folder|database)\(\s*\"([A-Z_]+)\"", path.read_text()))
+        read |= set(
+            re.findall(r"env\.(?:text|secret|whole|seconds|truth|names|folder|database)\(\s*\"([A-Z_]+)\"", path.read_text())
+        )
     assert len(read) > 15
     assert not {name for name in read if f"`{name}`" not in page}
 
 
 def test_no_file_names_a_registrys_host_or_a_path_of_this_machine() -> None:
-    hosts = re.compile("|".join(["pypi" + r"\.org", "pythonhosted" + r"\.org", "npmjs" + r"\.(?:org|com)", "deb" + r"\.debian\.org"]))
+    hosts = re.compile(
+        "|".join(["pypi" + r"\.org", "pythonhosted" + r"\.org", "npmjs" + r"\.(?:org|com)", "deb" + r"\.debian\.org"])
+    )
     torch_index = "download." + "pytorch.org"
     torch_places = []
     for name in tracked_files():

@@ -55,7 +55,9 @@ def register_model(
 
 def _check_public_id(public_id: str) -> None:
     if not public_id or len(public_id) > MAX_PUBLIC_ID_CHARS or public_id != public_id.strip() or not public_id.isprintable():
-        raise InvalidInput(f"a public id has 1 to {MAX_PUBLIC_ID_CHARS} printable characters and no blanks around it", param="model")
+        raise InvalidInput(
+            f"a public id has 1 to {MAX_PUBLIC_ID_CHARS} printable characters and no blanks around it", param="model"
+        )
 
 
 def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:

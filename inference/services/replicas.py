@@ -14,7 +14,13 @@ MAX_REASON_CHARS = 1000
 
 
 def advance(
-    *, replica_id: str, expected: ReplicaState, to: ReplicaState, reason: str = "", epoch: int | None = None, url: str | None = None
+    *,
+    replica_id: str,
+    expected: ReplicaState,
+    to: ReplicaState,
+    reason: str = "",
+    epoch: int | None = None,
+    url: str | None = None,
 ) -> Replica:
     """Move one replica from `expected` to `to`. Raises IllegalTransition (also when someone else moved it), UnknownReplica."""
     if to not in TRANSITIONS[expected]:

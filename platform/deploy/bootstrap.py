@@ -88,7 +88,9 @@ class CpuEngine(Environment):
         try:
             self.pip("fetching torch (CPU build)", "--no-deps", CPU_TORCH)
         except StepFailed:
-            self.pip("fetching torch (CPU build) from PyTorch's own index", "--no-deps", "--index-url", TORCH_INDEX_URL, CPU_TORCH)
+            self.pip(
+                "fetching torch (CPU build) from PyTorch's own index", "--no-deps", "--index-url", TORCH_INDEX_URL, CPU_TORCH
+            )
         # --no-deps: the file is the whole set, so pip resolves nothing (and builds nothing from source).
         self.pip("installing vLLM and what it needs (about 900 MB)", "--no-deps", "-r", str(self.requirements[-1]))
 
@@ -101,7 +103,9 @@ def wanted_environments(parts: list[str]) -> list[Environment]:
     if "engine" in parts:
         kind = engine_kind()
         made_by = CpuEngine if kind == "cpu" else Environment
-        found.append(made_by(f"engine ({kind})", ENGINES / ENGINE_NAMES[kind], [ROOT / f"requirements-engine-{kind}.txt"], CPU_TORCH))
+        found.append(
+            made_by(f"engine ({kind})", ENGINES / ENGINE_NAMES[kind], [ROOT / f"requirements-engine-{kind}.txt"], CPU_TORCH)
+        )
     return found
 
 
@@ -136,7 +140,9 @@ def build_all(environments: list[Environment]) -> list[str]:
             print(f"[{elapsed_s:4.0f} s] " + "; ".join(f"{env.label}: {env.doing}" for env in environments), flush=True)
             next_line_s = elapsed_s + 10
         time.sleep(0.2)
-    print(f"[{time.monotonic() - started_s:4.0f} s] " + "; ".join(f"{env.label}: {env.doing}" for env in environments), flush=True)
+    print(
+        f"[{time.monotonic() - started_s:4.0f} s] " + "; ".join(f"{env.label}: {env.doing}" for env in environments), flush=True
+    )
     return failures
 
 

@@ -1,13 +1,13 @@
 """The one folder of all state: HEADWAY_HOME. Everything a process writes lies below it.
 
-    headway.sqlite3   the embedded database
-    secret_key        Django's, made on first use
-    journal/          usage records on their way to the ledger
-    snapshots/        what the data plane needs to start with the database away
-    weights/          staged model weights
-    node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
-    logs/             one file a process, rotated
-    run/              sockets and locks
+headway.sqlite3   the embedded database
+secret_key        Django's, made on first use
+journal/          usage records on their way to the ledger
+snapshots/        what the data plane needs to start with the database away
+weights/          staged model weights
+node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
+logs/             one file a process, rotated
+run/              sockets and locks
 """
 
 import hashlib
@@ -82,5 +82,5 @@ class Home:
             except FileExistsError:
                 pass
             finally:
-                os.unlink(partial)
+                Path(partial).unlink()
         return path.read_text()

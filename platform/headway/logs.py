@@ -63,7 +63,11 @@ def configure(config: dict[str, Any]) -> None:
     for noisy in ("httpx", "httpcore", "asyncio", "daphne", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *SHARED_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED_PROCESSORS,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )

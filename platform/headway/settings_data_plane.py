@@ -4,5 +4,5 @@ from headway.settings import *  # noqa: F403
 from headway.settings import DATA_PLANE_APPS
 
 INSTALLED_APPS = DATA_PLANE_APPS
-MIDDLEWARE: list[str] = []
+MIDDLEWARE = []
 ROOT_URLCONF = "headway.urls_data_plane"

@@ -29,7 +29,13 @@ class Seen:
 
 async def one_request(client: httpx.AsyncClient, rng: random.Random, seen: Seen, *, may_leave: bool) -> None:
     stream = rng.random() < 0.7
-    body: dict[str, Any] = {"model": TINY, "messages": MESSAGES, "max_tokens": rng.randint(1, 150), "stream": stream, "ignore_eos": True}
+    body: dict[str, Any] = {
+        "model": TINY,
+        "messages": MESSAGES,
+        "max_tokens": rng.randint(1, 150),
+        "stream": stream,
+        "ignore_eos": True,
+    }
     leaves_after = rng.randint(0, 30) if may_leave and rng.random() < 0.5 else None
     request_id = ""
     try:
@@ -62,7 +68,9 @@ async def storm(
     """`count` requests, `at_once` at a time; after `stop` no new one begins, and those that run are seen to their end."""
     gate = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0 if may_leave else 50)
-    async with httpx.AsyncClient(base_url=service.installation.url, headers=service.headers, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=service.installation.url, headers=service.headers, timeout=120, limits=limits
+    ) as client:
 
         async def gated(number: int) -> None:
             async with gate:
@@ -82,7 +90,11 @@ def test_500_at_once_with_random_disconnects_leave_nothing_behind(service: Servi
     assert len(seen.left) > 50
     with installation.engine(TINY) as engine:
         eventually(lambda: running_requests(engine) == 0, within_s=1.0, every_s=0.05, what="no request runs on the engine")
-    records = [record for record in installation.wait_usage(len(before) + len(seen.answered | seen.left)) if record["request_id"] not in before]
+    records = [
+        record
+        for record in installation.wait_usage(len(before) + len(seen.answered | seen.left))
+        if record["request_id"] not in before
+    ]
     ids = Counter(record["request_id"] for record in records)
     assert max(ids.values()) == 1
     assert seen.answered | seen.left | seen.cut <= set(ids)
@@ -100,7 +112,11 @@ def test_ten_kills_of_the_gateway_lose_and_double_no_record(service: Service) ->
     seen, rng = Seen(), random.Random(7)
     for round_number in range(10):
         _storm_until_killed(service, seen, rng, round_number)
-    eventually(lambda: seen.answered <= {record["request_id"] for record in installation.usage()}, within_s=20, what="the journals are drained")
+    eventually(
+        lambda: seen.answered <= {record["request_id"] for record in installation.usage()},
+        within_s=20,
+        what="the journals are drained",
+    )
     records = [record for record in installation.usage() if record["request_id"] not in before]
     ids = Counter(record["request_id"] for record in records)
     assert max(ids.values()) == 1

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -24,8 +25,9 @@ class Service:
     installation: Installation
     key: str
 
-    def client(self, **options: object) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.installation.url}/v1", api_key=self.key, **options)  # type: ignore[arg-type]
+    def client(self, **options: Any) -> Any:
+        """The official SDK's client; Any, since its overloads want literal types of every argument."""
+        return openai.OpenAI(base_url=f"{self.installation.url}/v1", api_key=self.key, **options)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -69,7 +69,9 @@ class Installation:
 
     def manage(self, *arguments: str, timeout_s: float = 120) -> str:
         """Run a command; its stdout without the last line end."""
-        done = subprocess.run(self._command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            self._command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout_s
+        )
         assert done.returncode == 0, f"manage.py {' '.join(arguments)}: {done.stderr}"
         return done.stdout.rstrip("\n")
 

@@ -64,7 +64,11 @@ def test_generate_gives_the_same_reply(service: Service) -> None:
     with gateway:
         chat = ask(gateway, "/v1/chat/completions", {**options, "messages": messages, "stream": False}, {})
         for stream in (False, True):
-            generated = ask(gateway, "/v1/generate", {**options, "messages": messages, "stream": stream, "priority": "interactive"}, {})
+            generated = ask(
+                gateway, "/v1/generate", {**options, "messages": messages, "stream": stream, "priority": "interactive"}, {}
+            )
             assert text_of(generated) == text_of(chat)
         prompted = ask(gateway, "/v1/generate", {**options, "prompt": PROMPTS[0], "stream": True}, {})
-        assert text_of(prompted) == text_of(ask(gateway, "/v1/completions", {**options, "prompt": PROMPTS[0], "stream": False}, {}))
+        assert text_of(prompted) == text_of(
+            ask(gateway, "/v1/completions", {**options, "prompt": PROMPTS[0], "stream": False}, {})
+        )

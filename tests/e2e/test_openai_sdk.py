@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import openai
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from tests.e2e.conftest import SMALL, TINY, Service
 from tests.e2e.installation import eventually, running_requests
 
-FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
-WEATHER = {
+FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
+WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -35,7 +36,7 @@ def test_it_lists_models_and_finds_one_whose_id_has_a_slash(service: Service) ->
 
 
 def test_it_completes_a_chat(service: Service) -> None:
-    answer = service.client().chat.completions.create(model=SMALL, messages=FRANCE, max_tokens=16, temperature=0)  # type: ignore[call-overload]
+    answer = service.client().chat.completions.create(model=SMALL, messages=FRANCE, max_tokens=16, temperature=0)
     assert "Paris" in answer.choices[0].message.content
     assert answer.model == SMALL
     assert answer.choices[0].finish_reason in {"stop", "length"}
@@ -47,7 +48,7 @@ def test_it_streams_a_chat_token_by_token(service: Service) -> None:
     client = service.client()
     stream = client.chat.completions.create(
         model=SMALL, messages=FRANCE, max_tokens=24, temperature=0, stream=True, stream_options={"include_usage": True}
-    )  # type: ignore[call-overload]
+    )
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert "Paris" in text
@@ -71,7 +72,7 @@ def test_it_completes_text_streamed_and_not(service: Service) -> None:
 def test_it_calls_a_tool(service: Service) -> None:
     answer = service.client().chat.completions.create(
         model=SMALL, messages=FRANCE, tools=[WEATHER], tool_choice="required", max_tokens=64, temperature=0
-    )  # type: ignore[call-overload]
+    )
     (call, *_) = answer.choices[0].message.tool_calls
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments)["city"] in {"Paris", "Rome"}
@@ -80,7 +81,7 @@ def test_it_calls_a_tool(service: Service) -> None:
 def test_it_streams_a_tool_call(service: Service) -> None:
     with service.client().chat.completions.stream(
         model=SMALL, messages=FRANCE, tools=[WEATHER], tool_choice="required", max_tokens=64, temperature=0
-    ) as stream:  # type: ignore[arg-type]
+    ) as stream:
         answer = stream.get_final_completion()
     assert answer.choices[0].message.tool_calls is not None
     assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments)["city"] in {"Paris", "Rome"}
@@ -103,15 +104,15 @@ def test_it_answers_in_a_json_schema(service: Service, stream: bool) -> None:
     }
     client = service.client()
     if stream:
-        chunks = client.chat.completions.create(stream=True, **options)  # type: ignore[call-overload]
+        chunks = client.chat.completions.create(stream=True, **options)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     else:
-        text = client.chat.completions.create(**options).choices[0].message.content  # type: ignore[call-overload]
+        text = client.chat.completions.create(**options).choices[0].message.content
     assert set(json.loads(text)) == {"capital", "is_large"}
 
 
 def test_several_choices_keep_their_index(service: Service) -> None:
-    answer = service.client().chat.completions.create(model=TINY, messages=FRANCE, n=3, max_tokens=4, temperature=1)  # type: ignore[call-overload]
+    answer = service.client().chat.completions.create(model=TINY, messages=FRANCE, n=3, max_tokens=4, temperature=1)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert answer.usage.completion_tokens == 12
 
@@ -119,8 +120,8 @@ def test_several_choices_keep_their_index(service: Service) -> None:
 def test_logprobs_come_through_streamed_and_not(service: Service) -> None:
     options = {"model": TINY, "messages": FRANCE, "max_tokens": 4, "temperature": 0, "logprobs": True, "top_logprobs": 2}
     client = service.client()
-    whole = client.chat.completions.create(**options)  # type: ignore[call-overload]
-    parts = list(client.chat.completions.create(stream=True, **options))  # type: ignore[call-overload]
+    whole = client.chat.completions.create(**options)
+    parts = list(client.chat.completions.create(stream=True, **options))
     tokens = [entry.token for part in parts for entry in (part.choices[0].logprobs.content if part.choices[0].logprobs else [])]
     assert [entry.token for entry in whole.choices[0].logprobs.content] == tokens
     assert len(tokens) == 4
@@ -132,11 +133,11 @@ def test_errors_have_the_sdks_classes(service: Service) -> None:
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{installation.url}/v1", api_key="hw_live_nonsense").models.list()
     with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(**{**ask, "model": "no-such"})  # type: ignore[call-overload]
+        client.chat.completions.create(**{**ask, "model": "no-such"})
     assert unknown.value.code == "model_not_found"
     for wrong in ({"temperature": 3}, {"messages": "hi"}, {"max_tokens": 0}, {"max_tokens": 100_000}):
         with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(**{**ask, **wrong})  # type: ignore[call-overload]
+            client.chat.completions.create(**{**ask, **wrong})
 
 
 def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Service) -> None:
@@ -145,7 +146,7 @@ def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Se
     before = len(service.installation.usage())
     eventually(lambda: "empty" in {model.id for model in client.models.list()}, within_s=2, what="the feed brings the model")
     with pytest.raises(openai.InternalServerError) as refused:
-        client.chat.completions.create(model="empty", messages=FRANCE)  # type: ignore[arg-type]
+        client.chat.completions.create(model="empty", messages=FRANCE)
     assert refused.value.status_code == 503
     assert refused.value.response.headers["retry-after"].isdigit()
     records = service.installation.wait_usage(before + 2)[before:]
@@ -158,7 +159,9 @@ def test_a_client_that_leaves_frees_the_engine_within_a_second(service: Service,
         client = service.client(timeout=None, max_retries=0)
         before = len(service.installation.usage())
         if stream:
-            answer = client.chat.completions.create(model=SMALL, messages=FRANCE, max_tokens=1500, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+            answer = client.chat.completions.create(
+                model=SMALL, messages=FRANCE, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
+            )
             next(iter(answer))
             assert running_requests(engine) == 1
             answer.close()
@@ -166,7 +169,7 @@ def test_a_client_that_leaves_frees_the_engine_within_a_second(service: Service,
             with pytest.raises(openai.APITimeoutError):
                 client.with_options(timeout=1.0).chat.completions.create(
                     model=SMALL, messages=FRANCE, max_tokens=1500, extra_body={"ignore_eos": True}
-                )  # type: ignore[call-overload]
+                )
         left_s = time.monotonic()
         eventually(lambda: running_requests(engine) == 0, within_s=1.0, every_s=0.02, what="the slot is free")
         assert time.monotonic() - left_s < 1.0

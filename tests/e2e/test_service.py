@@ -76,14 +76,25 @@ def post(service: Service, path: str, body: dict[str, Any], key: str = "") -> ht
 def test_three_models_are_served_at_once_one_of_them_registered_by_hand(service: Service, stand_in: str) -> None:
     installation = service.installation
     installation.manage("register_model", "other/engine")
-    installation.manage("register_replica", "--model", "other/engine", "--url", stand_in, "--kind", "openai", "--upstream-model", "their-name")
-    eventually(lambda: post(service, "/v1/chat/completions", {"model": "other/engine", "messages": MESSAGES}).status_code == 200, within_s=3, what="routed")
+    installation.manage(
+        "register_replica", "--model", "other/engine", "--url", stand_in, "--kind", "openai", "--upstream-model", "their-name"
+    )
+    eventually(
+        lambda: post(service, "/v1/chat/completions", {"model": "other/engine", "messages": MESSAGES}).status_code == 200,
+        within_s=3,
+        what="routed",
+    )
     for model in (SMALL, TINY, "other/engine"):
         answer = post(service, "/v1/generate", {**ASK, "model": model, "messages": MESSAGES, "stream": True, "top_k": 5})
         assert answer.status_code == 200, answer.text
         assert answer.text.endswith("data: [DONE]\n\n")
         assert f'"model":"{model}"' in answer.text
-    assert post(service, "/v1/chat/completions", {"model": "other/engine", "messages": MESSAGES}).json()["choices"][0]["message"]["content"] == "yes!"
+    assert (
+        post(service, "/v1/chat/completions", {"model": "other/engine", "messages": MESSAGES}).json()["choices"][0]["message"][
+            "content"
+        ]
+        == "yes!"
+    )
 
 
 def test_b10_usage_is_recorded_exactly_though_the_client_did_not_ask(service: Service) -> None:
@@ -174,9 +185,16 @@ def test_scaling_up_and_down_fails_no_request(service: Service) -> None:
         thread.start()
     try:
         installation.manage("scale", TINY, "--replicas", "2")
-        eventually(lambda: [r["state"] for r in installation.replicas(TINY)] == ["ready", "ready"], within_s=90, what="two ready", every_s=0.5)
+        eventually(
+            lambda: [r["state"] for r in installation.replicas(TINY)] == ["ready", "ready"],
+            within_s=90,
+            what="two ready",
+            every_s=0.5,
+        )
         installation.manage("scale", TINY, "--replicas", "1")
-        eventually(lambda: [r["state"] for r in installation.replicas(TINY)] == ["ready"], within_s=60, what="one drained", every_s=0.5)
+        eventually(
+            lambda: [r["state"] for r in installation.replicas(TINY)] == ["ready"], within_s=60, what="one drained", every_s=0.5
+        )
     finally:
         stop.set()
         for thread in threads:

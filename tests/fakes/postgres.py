@@ -44,7 +44,12 @@ def postgres_server() -> Iterator[str]:
 def _run(as_root: bool, *command: str | Path) -> None:
     user: dict[str, object] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if as_root else {}
     done = subprocess.run(
-        [str(part) for part in command], cwd="/", capture_output=True, text=True, stdin=subprocess.DEVNULL, **user  # type: ignore[call-overload]
+        [str(part) for part in command],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        **user,  # type: ignore[call-overload]
     )
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")

@@ -14,10 +14,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def manage(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))
+    }
     environment["HEADWAY_HOME"] = str(home)
     return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), *arguments], env=environment, capture_output=True, text=True, cwd="/", timeout=60
+        [sys.executable, str(ROOT / "manage.py"), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        timeout=60,
     )
 
 

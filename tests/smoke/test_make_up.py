@@ -30,7 +30,12 @@ def running(installation: Installation) -> list[int]:
 
 
 def stream(installation: Installation, key: str) -> str:
-    body: dict[str, Any] = {"model": "smollm2-135m", "stream": True, "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+    body: dict[str, Any] = {
+        "model": "smollm2-135m",
+        "stream": True,
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
     url = f"{installation.url}/v1/chat/completions"
     return httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"}, timeout=60).text
 
@@ -79,7 +84,9 @@ def test_a_taken_port_is_a_clear_message(installation: Installation) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", installation.port))
         other.listen()
-        done = subprocess.run(installation._command("up"), env=installation.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            installation._command("up"), env=installation.environment, capture_output=True, text=True, timeout=60
+        )
     assert done.returncode == 1
     assert f"port {installation.port} on 127.0.0.1 is taken" in done.stderr
     assert "HEADWAY_GATEWAY_PORT" in done.stderr

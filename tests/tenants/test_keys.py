@@ -34,7 +34,9 @@ def test_a_key_is_kept_as_a_hash_only(acme: Tenant) -> None:
     assert parsed is not None
     stored = ApiKey.objects.for_tenant(acme).get()
     assert stored.secret_sha256 == parsed.secret_sha256
-    everything = str(list(ApiKey.unscoped.values())) + str(list(ControlChange.objects.values())) + str(list(AuditEntry.objects.values()))
+    everything = (
+        str(list(ApiKey.unscoped.values())) + str(list(ControlChange.objects.values())) + str(list(AuditEntry.objects.values()))
+    )
     assert parsed.secret not in everything
     assert parsed.secret not in repr(issued)
 

@@ -12,7 +12,9 @@ ASK_EVERY_S = 1.0
 
 
 class Command(HeadwayCommand):
-    help = "Register an engine that runs elsewhere; prints the replica's id. It takes traffic once a one-token request answered."
+    help = (
+        "Register an engine that runs elsewhere; prints the replica's id. It takes traffic once a one-token request answered."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--model", required=True, help="public id of a registered model")

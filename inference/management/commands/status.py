@@ -21,7 +21,11 @@ def _text(status: FleetStatus) -> str:
     rows = [row for model in status.models for row in _rows(model)]
     parts = [table(COLUMNS, rows) if rows else "no models: register one with manage.py register_model"]
     if status.nodes:
-        parts.append(table(["node", "machine", "seen"], [[n["name"], n["machine_kind"], f"{n['seen_s_ago']} s ago"] for n in status.nodes]))
+        parts.append(
+            table(
+                ["node", "machine", "seen"], [[n["name"], n["machine_kind"], f"{n['seen_s_ago']} s ago"] for n in status.nodes]
+            )
+        )
     if status.gateways:
         parts.append(table(["gateway", "feed"], [[g["gateway"], _behind(g["changes_behind"])] for g in status.gateways]))
     return "\n\n".join(parts)
