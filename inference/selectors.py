@@ -42,7 +42,7 @@ class FleetStatus:
 
 
 def fleet_status(now: datetime) -> FleetStatus:
-    """Models with their replicas (stopped ones left out), node agents, and live gateways with how far behind the feed they are."""
+    """Models with their replicas (stopped ones left out), node agents, live gateways and how far behind the feed each is."""
     newest = ControlChange.objects.order_by("-id").values_list("id", flat=True).first() or 0
     pools = Pool.objects.select_related("model", "version").order_by("model__public_id")
     return FleetStatus(
