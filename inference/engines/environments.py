@@ -5,11 +5,16 @@ machine an environment is for stands in its name: `vllm-cpu-0.32.0`, `vllm-cuda-
 """
 
 import re
+import shutil
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from headway import env
 from headway.errors import ConfigurationError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RELEASE = "0.32.0"
 
 
 class EngineKind(StrEnum):
@@ -39,3 +44,16 @@ def find_environment(name: str, engines_dir: Path) -> EngineEnvironment:
         known = ", ".join(there) or "none"
         raise ConfigurationError(f"there is no engine environment {name!r} below {engines_dir} (there: {known})")
     return environment
+
+
+def engines_dir() -> Path:
+    """HEADWAY_ENGINES_DIR, or .engines in the checkout."""
+    return env.folder("HEADWAY_ENGINES_DIR", CHECKOUT / ".engines")
+
+
+def default_environment() -> str:
+    """The name of this machine's environment: the one that is installed, else the one bootstrap.py would make."""
+    kind = EngineKind.CUDA if shutil.which("nvidia-smi") else EngineKind.CPU
+    wanted = f"vllm-{kind}-{RELEASE}"
+    there = sorted(path.parent.parent.name for path in engines_dir().glob("vllm-*/bin/python"))
+    return wanted if wanted in there or not there else there[-1]

