@@ -8,9 +8,11 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch}
 """
 
+from datetime import datetime
 from typing import Any, Literal
 
 from django.db import connection, transaction
+from django.db.models import Exists, Max, OuterRef
 
 from inference.models import ControlChange
 
@@ -37,3 +39,24 @@ def publish_now(*, kind: Kind, key: str, payload: dict[str, Any] | None) -> Cont
     """The same, in a transaction of its own."""
     with transaction.atomic():
         return publish(kind=kind, key=key, payload=payload)
+
+
+def newest_rows() -> list[tuple[int, str, str, dict[str, Any] | None]]:
+    """The newest row of each object as (id, kind, key, payload), in the order of ids; one query."""
+    newest = ControlChange.objects.values("kind", "key").annotate(newest=Max("id")).values("newest")
+    return list(ControlChange.objects.filter(id__in=newest).order_by("id").values_list("id", "kind", "key", "payload"))
+
+
+def rows_after(change_id: int, *, limit: int) -> list[tuple[int, str, str, dict[str, Any] | None]]:
+    """What was published after a row, oldest first."""
+    rows = ControlChange.objects.filter(id__gt=change_id).order_by("id")
+    return list(rows.values_list("id", "kind", "key", "payload")[:limit])
+
+
+def compact_feed(*, older_than: datetime) -> int:
+    """Delete rows that a newer one of the same object replaces. Returns how many.
+
+    A reader that is further behind than that misses nothing: the newest row of each object stays.
+    """
+    newer = ControlChange.objects.filter(kind=OuterRef("kind"), key=OuterRef("key"), id__gt=OuterRef("id"))
+    return ControlChange.objects.filter(Exists(newer), at__lt=older_than).delete()[0]

@@ -1,0 +1,43 @@
+"""Who has applied the feed up to where: written by each gateway's feed thread, read by commands and the node agent."""
+
+import time
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from inference.models import GatewayFeed
+
+# A gateway writes every two seconds; one that has not for this long is gone or cut off from the database.
+SEEN_WITHIN = timedelta(seconds=10)
+_POLL_S = 0.1
+
+
+def acknowledge(*, gateway: str, applied_change_id: int, now: datetime) -> None:
+    """Say how far a gateway is, and that it lives."""
+    values = {"applied_change_id": applied_change_id, "seen_at": now}
+    if not GatewayFeed.objects.filter(pk=gateway).update(**values):
+        GatewayFeed.objects.update_or_create(gateway=gateway, defaults=values)
+
+
+def forget_gateway(*, gateway: str) -> None:
+    """A gateway has stopped: nobody need wait for it."""
+    GatewayFeed.objects.filter(pk=gateway).delete()
+
+
+def acknowledgements(change_id: int, now: datetime) -> list[tuple[str, bool]]:
+    """Each live gateway and whether it has applied this change, sorted by name."""
+    rows = GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
+    return [(gateway, applied >= change_id) for gateway, applied in rows.values_list("gateway", "applied_change_id")]
+
+
+def wait_for_acknowledgement(change_id: int, timeout_s: float) -> list[tuple[str, bool]]:
+    """Wait until every live gateway has applied this change, or the time is up; who has, then. None alive: at once.
+
+    Call it outside a transaction: inside one nothing would ever change.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        gateways = acknowledgements(change_id, timezone.now())
+        if all(has_applied for _, has_applied in gateways) or time.monotonic() >= deadline_s:
+            return gateways
+        time.sleep(_POLL_S)
