@@ -129,6 +129,17 @@ class Replica(models.Model):
         return self.id
 
 
+class ExternalProbe(models.Model):
+    """When an external replica was last asked for a token; a row of its own, so that probing never touches the replica's."""
+
+    replica = models.OneToOneField(Replica, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    probed_at = models.DateTimeField(null=True, help_text="whoever moves it forward does the probe")
+    failures = models.PositiveIntegerField(default=0, help_text="in a row")
+
+    def __str__(self) -> str:
+        return f"probe of {self.replica_id}"
+
+
 class NodeHeartbeat(models.Model):
     """A node agent that is alive."""
 

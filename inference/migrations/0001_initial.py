@@ -109,6 +109,14 @@ class Migration(migrations.Migration):
                 ('version', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='inference.modelversion')),
             ],
         ),
+        migrations.CreateModel(
+            name='ExternalProbe',
+            fields=[
+                ('replica', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='+', serialize=False, to='inference.replica')),
+                ('probed_at', models.DateTimeField(help_text='whoever moves it forward does the probe', null=True)),
+                ('failures', models.PositiveIntegerField(default=0, help_text='in a row')),
+            ],
+        ),
         migrations.AddConstraint(
             model_name='modelversion',
             constraint=models.UniqueConstraint(fields=('model', 'number'), name='one_number_per_model'),
