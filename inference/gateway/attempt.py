@@ -1,0 +1,148 @@
+"""One dispatch of a request to one replica: ask the engine, relay what it answers, or say how it failed."""
+
+from typing import TYPE_CHECKING
+
+from inference.gateway.answer import AnswerReader, BadEvent, EngineReported, decode_object, reported_error
+from inference.gateway.openai_errors import Refusal, engine_refusal, error_status
+from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
+from inference.gateway.relay import relay
+from inference.gateway.requests import GenerationRequest, upstream_body
+from inference.gateway.state import ReplicaEntry
+from inference.gateway.upstream import ConnectFailed, UpstreamClosed, UpstreamError, UpstreamResponse, UpstreamTimeout
+
+if TYPE_CHECKING:
+    from inference.gateway.exchange import Exchange
+
+# An engine's 4xx that are about the request; the others (401, 404, ...) say that the replica is not set up right.
+CLIENT_FAULTS = frozenset({400, 409, 413, 415, 422})
+BUSY = frozenset({429, 503})
+MAX_ERROR_BODY_BYTES = 1024 * 1024
+
+
+class AttemptFailed(Exception):
+    """The replica did not answer; another one may, as long as nothing was sent to the client."""
+
+    def __init__(self, end_state: str, reason: str, refusal: Refusal, *, blames_replica: bool = False) -> None:
+        super().__init__(reason)
+        self.end_state, self.reason, self.refusal, self.blames_replica = end_state, reason, refusal, blames_replica
+
+
+class EngineRefused(Exception):
+    """The engine refused the request: another one would as well."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__("the engine refused the request")
+        self.refusal = refusal
+
+
+async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int) -> None:
+    """Returns when the answer was handed over whole and the request is settled. Raises AttemptFailed, EngineRefused."""
+    prefix = "chatcmpl-" if request.api == "chat" else "cmpl-"
+    reader = exchange.reader = AnswerReader(
+        response_id=prefix + exchange.request_id.removeprefix("req_"),
+        public_id=request.model,
+        wants_usage=request.wants_usage,
+        wants_running_usage=request.wants_running_usage,
+        num_choices=request.num_choices,
+    )
+    try:
+        response, asks_stream = await _ask(exchange, request, replica, number)
+        if response.status != 200:
+            await _read_refusal(response, replica, request.model)
+        if "text/event-stream" in response.headers.get("content-type", ""):
+            await _take_stream(exchange, response, reader)
+        else:
+            await _take_whole(exchange, response, reader, asks_stream)
+    except EngineReported as error:
+        status = error_status(error.error)
+        if not exchange.output.has_started and status in CLIENT_FAULTS:
+            raise EngineRefused(_refusal(status, error.error, replica, request.model)) from None
+        raise _engine_error(status, error.error, replica, request.model) from None
+    except BadEvent as error:
+        raise AttemptFailed(ENGINE_ERROR, f"bad event: {error}", _failed("The engine's answer could not be read.")) from None
+    except UpstreamError as error:
+        raise _connection_failure(error) from None
+
+
+async def _ask(
+    exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int
+) -> tuple[UpstreamResponse, bool]:
+    pool = exchange.parts.upstream
+    body, asks_stream = upstream_body(
+        request, kind=replica.kind, upstream_model=replica.upstream_model, cache_salt=exchange.principal.cache_salt
+    )
+    headers = [("content-type", "application/json"), ("accept", "text/event-stream" if asks_stream else "application/json")]
+    if replica.kind == "vllm":
+        headers.append(("x-request-id", f"{exchange.request_id}-{number}"))
+    exchange.response = None
+    exchange.response = await pool.request(
+        replica.url, "POST", request.path, headers, body, headers_s=None if asks_stream else pool.tunables.whole_answer_s
+    )
+    return exchange.response, asks_stream
+
+
+async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
+    tunables = exchange.parts.upstream.tunables
+    rest = await relay(response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output)
+    exchange.done()
+    await exchange.output.send_end(rest, reader)
+
+
+async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader, asks_stream: bool) -> None:
+    tunables = exchange.parts.upstream.tunables
+    body = await response.read_all(tunables.inter_event_s, tunables.max_answer_bytes)
+    answer = reader.take_whole(body)
+    if not exchange.output.takes_whole:
+        raise BadEvent("a stream was asked for and none came")
+    exchange.on_output()
+    exchange.done()
+    await exchange.output.send_whole(answer)
+
+
+async def _read_refusal(response: UpstreamResponse, replica: ReplicaEntry, public_id: str) -> None:
+    """The engine answered with another status than 200. Raises what that means."""
+    status = response.status
+    body = await response.read_all(10.0, MAX_ERROR_BODY_BYTES)
+    try:
+        answer = decode_object(body)
+        error = reported_error(answer) or answer
+    except BadEvent:
+        error = None
+    if status in CLIENT_FAULTS:
+        raise EngineRefused(_refusal(status, error, replica, public_id))
+    raise _engine_error(status, error, replica, public_id)
+
+
+def _refusal(status: int, error: object, replica: ReplicaEntry, public_id: str) -> Refusal:
+    return engine_refusal(status, error, upstream_model=replica.upstream_model, public_id=public_id)
+
+
+def _engine_error(status: int, error: object, replica: ReplicaEntry, public_id: str) -> AttemptFailed:
+    if status in BUSY:
+        refusal = Refusal(
+            status=503, message="The engine is busy. Retry.", type="server_error", code="engine_busy", retry_after_s=1.0
+        )
+    else:
+        said = _refusal(status, error, replica, public_id).message
+        refusal = _failed(f"The engine failed: {said}" if status >= 500 or status in CLIENT_FAULTS else "The engine failed.")
+    return AttemptFailed(ENGINE_ERROR, f"status {status}", refusal)
+
+
+def _connection_failure(error: UpstreamError) -> AttemptFailed:
+    match error:
+        case ConnectFailed():
+            refusal = _failed("The engine could not be reached.")
+            return AttemptFailed(ENGINE_ERROR, f"connect: {error}", refusal, blames_replica=True)
+        case UpstreamTimeout():
+            refusal = Refusal(
+                status=504, message="The engine stayed silent for too long.", type="server_error", code="engine_timeout"
+            )
+            return AttemptFailed(DEADLINE, str(error), refusal, blames_replica=True)
+        case UpstreamClosed():
+            refusal = _failed("The engine stopped before the answer was whole.", code="engine_died")
+            return AttemptFailed(ENGINE_DIED, str(error), refusal, blames_replica=error.before_headers)
+    return AttemptFailed(ENGINE_ERROR, str(error), _failed("The engine failed."))
+
+
+def _failed(message: str, code: str = "engine_error") -> Refusal:
+    return Refusal(status=502, message=message, type="server_error", code=code)

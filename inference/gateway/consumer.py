@@ -1,0 +1,108 @@
+"""The base of the gateway's HTTP consumers, over `receive` itself.
+
+Channels' AsyncHttpConsumer collects the body before `handle` runs and does not see a disconnect while it runs: both are
+wrong for a gateway that authenticates before it reads and must notice at once when a client leaves.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from channels.consumer import AsyncConsumer
+
+from headway.errors import HeadwayError
+from headway.logs import REQUEST_ID, new_request_id
+from inference.gateway.credentials import find_key
+from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
+from inference.gateway.outputs import HttpResponder
+from inference.gateway.parts import GatewayParts
+from inference.gateway.state import Principal
+
+log = structlog.get_logger(__name__)
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class ClientLeft(Exception):
+    """The client closed its connection."""
+
+
+class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no types
+    """A subclass answers in `handle`; HeadwayErrors it raises become error objects, anything else a logged 500."""
+
+    def __init__(self, *, parts: GatewayParts, route: str = "", **kwargs: Any) -> None:
+        self.parts, self.route, self.kwargs = parts, route, kwargs
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        self.scope, self.receive, self.base_send = scope, receive, send
+        self.request_id = new_request_id()
+        REQUEST_ID.set(self.request_id)
+        self.responder = HttpResponder(send, self.request_id)
+        try:
+            await self.handle()
+        except ClientLeft:
+            pass
+        except HeadwayError as error:
+            await self.responder.refuse(refusal_of(error))
+        except Exception:
+            log.exception("request_failed_in_consumer", route=self.route)
+            if not self.responder.has_started:
+                await self.responder.refuse(INTERNAL)
+            elif not self.responder.has_ended:
+                await self.responder.body(b"data: " + INTERNAL.body() + b"\n\n", more=False)
+
+    async def handle(self) -> None:
+        raise NotImplementedError
+
+    def authenticate(self) -> Principal:
+        """Raises CredentialRefused, KeyRefused, NotReady (no key can be known yet)."""
+        self.parts.check_ready()
+        try:
+            key = find_key(self.scope["headers"], self.scope["query_string"])
+            return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
+        except HeadwayError:
+            self.parts.metrics.unauthenticated(self.route)
+            raise
+
+    def header(self, name: bytes) -> bytes:
+        return next((value for header, value in self.scope["headers"] if header == name), b"")
+
+    async def read_body(self) -> bytes:
+        """Raises BodyTooLarge as soon as it is, ClientLeft."""
+        max_bytes = self.parts.tunables.max_body_bytes
+        declared = self.header(b"content-length")
+        if declared.isdigit() and int(declared) > max_bytes:
+            raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
+        pieces, size = [], 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > max_bytes:
+                raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    async def wait_for_disconnect(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+async def run_watched(work: "asyncio.Task[None]", gone: "asyncio.Task[None]", on_gone: Callable[[], None]) -> None:
+    """Wait for `work`; if `gone` ends first, call `on_gone` and go on waiting. Leaves neither task behind."""
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            on_gone()
+            await asyncio.wait({work})
+    finally:
+        gone.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+    if not work.cancelled():
+        work.result()

@@ -1,0 +1,222 @@
+"""One request from authentication to its usage record, whichever edge it came through.
+
+    parse -> open the record -> [queue] -> grant -> attempt (again elsewhere, while nothing was sent) -> settle -> last event
+
+record.py has the table of ends. At each of them, in this order: the record is settled, the engine's connection is
+aborted (unless its answer was whole), the grant is released, and only then is the last event sent.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from headway.errors import HeadwayError, Unavailable
+from inference.dispatch.dispatcher import Ask, Grant
+from inference.errors import UnknownModel
+from inference.gateway.answer import AnswerReader
+from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
+from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of
+from inference.gateway.parts import GatewayParts
+from inference.gateway.record import (
+    CLIENT_GONE_AFTER,
+    CLIENT_GONE_BEFORE,
+    CUT_BY_DRAIN,
+    DONE,
+    GATEWAY_LOST,
+    REFUSED,
+    Record,
+)
+from inference.gateway.relay import Output
+from inference.gateway.requests import GenerationRequest
+from inference.gateway.state import Principal
+from inference.gateway.upstream import UpstreamResponse
+
+log = structlog.get_logger(__name__)
+
+STOPPING = Refusal(
+    status=503,
+    message="This gateway is shutting down and the answer did not end in time. Retry.",
+    type="server_error",
+    code="gateway_stopping",
+    retry_after_s=1.0,
+)
+
+
+class Cut(Enum):
+    """Why a request was ended from outside."""
+
+    CLIENT_GONE = "client_gone"
+    DRAIN = "drain"
+
+
+class Exchange:
+    """`run` is called once, in a task of its own; `cut` may be called at any moment on the same loop."""
+
+    def __init__(self, parts: GatewayParts, *, principal: Principal, request_id: str, route: str, output: Output) -> None:
+        self.parts, self.principal, self.request_id, self.output = parts, principal, request_id, output
+        self.record = Record(
+            journal=parts.journal,
+            clock=parts.clock,
+            gateway=parts.name,
+            principal=principal,
+            request_id=request_id,
+            route=route,
+        )
+        # Of the attempt that runs; set by attempt.py.
+        self.reader: AnswerReader | None = None
+        self.response: UpstreamResponse | None = None
+        self._grant: Grant | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._cut: Cut | None = None
+        self._last_output_s = 0.0
+
+    def cut(self, reason: Cut) -> None:
+        if self._cut is None and self._task is not None:
+            self._cut = reason
+            if reason is Cut.CLIENT_GONE or not self.record.is_settled:
+                self._task.cancel()
+
+    async def run(self, read: Callable[[], GenerationRequest]) -> None:
+        """`read` parses the request. Never raises but for a cancellation that did not come through `cut`."""
+        self._task = asyncio.current_task()
+        self.parts.running.add(self)
+        try:
+            await self._serve(read())
+        except asyncio.CancelledError:
+            await self._end_by_cut()
+        except EngineRefused as error:
+            await self._fail(REFUSED, error.refusal)
+        except AttemptFailed as error:
+            await self._fail(error.end_state, error.refusal)
+        except HeadwayError as error:
+            await self._fail(REFUSED, refusal_of(error))
+        except Exception:
+            log.exception("request_failed_in_gateway")
+            await self._fail(GATEWAY_LOST if self.record.attempts else REFUSED, INTERNAL)
+        finally:
+            self._let_go()
+            self.parts.running.discard(self)
+
+    async def refuse(self, error: HeadwayError) -> None:
+        """The request ended before it could be read."""
+        await self._fail(REFUSED, refusal_of(error))
+
+    def client_left_early(self) -> None:
+        """The client left before its request was whole."""
+        self._settle(CLIENT_GONE_BEFORE, 499)
+
+    async def _serve(self, request: GenerationRequest) -> None:
+        record = self.record
+        record.model, record.tier = request.model, request.tier
+        model = self.parts.state.model(request.model)
+        if model is None:
+            raise UnknownModel(
+                f"The model {request.model!r} does not exist. GET /v1/models lists those that do.", param="model"
+            )
+        record.pool, record.version = model.pool, model.version
+        record.open()
+        excluded: frozenset[str] = frozenset()
+        last: AttemptFailed | None = None
+        for number in range(1, self.parts.tunables.max_attempts + 1):
+            grant = await self._submit(request, excluded, last)
+            try:
+                await run_attempt(self, request, grant.replica, number)
+                return
+            except AttemptFailed as failure:
+                self._after_failure(failure, grant)
+                last = failure
+                excluded |= {grant.replica.id}
+        assert last is not None, "at least one attempt is made"
+        raise last
+
+    async def _submit(self, request: GenerationRequest, excluded: frozenset[str], last: AttemptFailed | None) -> Grant:
+        """Where no further replica can take over, the failure of the last one is the answer."""
+        ask = Ask(
+            request_id=self.request_id,
+            model=request.model,
+            tenant_id=self.principal.tenant_id,
+            tier=request.tier,
+            prompt_tokens_bound=request.prompt_tokens_bound,
+            max_tokens=request.max_tokens,
+            excluded=excluded,
+        )
+        try:
+            grant = self._grant = await self.parts.dispatcher.submit(ask)
+        except Unavailable:
+            if last is not None:
+                raise last from None
+            raise
+        record, replica = self.record, grant.replica
+        record.attempts += 1
+        record.queue_ms += grant.queue_ms
+        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        return grant
+
+    def _after_failure(self, failure: AttemptFailed, grant: Grant) -> None:
+        log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
+        self.parts.metrics.attempt_failed(failure.end_state)
+        if self.response is not None:
+            self.response.abort()
+        if failure.blames_replica:
+            grant.replica_failed(failure.reason)
+        grant.release()
+        if self.output.has_started:
+            raise failure
+        self.output.restart()
+
+    # -- the ends
+
+    def on_output(self) -> None:
+        """Something the model made is about to be handed on."""
+        now_s = self.parts.clock.monotonic_s()
+        if self.record.ttft_ms is None:
+            self.record.ttft_ms = self.record.elapsed_ms()
+            self.parts.metrics.first_output(self.record.ttft_ms / 1000)
+        else:
+            self.parts.metrics.further_output(now_s - self._last_output_s)
+        self._last_output_s = now_s
+
+    def done(self) -> None:
+        """The answer is whole; its last event is sent after this."""
+        self._settle(DONE, 200)
+        self._let_go()
+
+    async def _fail(self, end_state: str, refusal: Refusal) -> None:
+        is_first_end = not self.record.is_settled
+        self._settle(end_state, refusal.status)
+        self._let_go()
+        if is_first_end:
+            await self.output.send_error(refusal)
+
+    async def _end_by_cut(self) -> None:
+        if self._cut is Cut.CLIENT_GONE:
+            has_output = self.reader is not None and self.reader.has_output
+            self._settle(CLIENT_GONE_AFTER if has_output else CLIENT_GONE_BEFORE, 499)
+            return
+        if self._cut is Cut.DRAIN:
+            await self._fail(CUT_BY_DRAIN, STOPPING)
+            return
+        self._settle(CUT_BY_DRAIN, 503)  # the server cancelled us: it has waited long enough
+        raise asyncio.CancelledError
+
+    def _settle(self, end_state: str, status: int) -> None:
+        record = self.record
+        if self.reader is not None:
+            record.usage = self.reader.usage()
+            record.finish_reason = self.reader.finish_reason
+        draft = record.settle(end_state)
+        if draft is not None:
+            self.parts.metrics.request_ended(draft, status)
+            log.info("request_ended", end_state=end_state, status=status, replica=draft.replica, total_ms=draft.total_ms)
+
+    def _let_go(self) -> None:
+        """The engine's work and its slot; again: nothing happens."""
+        if self.response is not None:
+            if self.reader is not None and self.reader.is_done:
+                self.response.finish(self.parts.upstream.tunables.tail_s)
+            else:
+                self.response.abort()
+        if self._grant is not None:
+            self._grant.release()

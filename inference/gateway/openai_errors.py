@@ -1,0 +1,145 @@
+"""The OpenAI error object, which every answer of /v1 that is not a success carries.
+
+    {"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
+
+Errors of ours (HeadwayError and below) and errors that an engine reported both become a `Refusal`, the one form the edges
+know. An engine's message names the model as the engine knows it: that name is replaced by the public id.
+
+The edge's own errors:
+
+InvalidInput
+├── BodyTooLarge        413  send a smaller body
+└── (RequestRefused)    400  inference.errors: fix the request
+MethodNotAllowed        405
+UnknownPath             404
+CredentialRefused       401  send one API key, as Authorization: Bearer
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headway.errors import HeadwayError, InvalidInput, NotFound
+
+TYPES_BY_STATUS = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "invalid_request_error",
+    404: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+}
+MAX_ENGINE_MESSAGE_CHARS = 2000
+
+
+class BodyTooLarge(InvalidInput):
+    """Send a smaller body."""
+
+    code = "request_too_large"
+    http_status = 413
+
+
+class BadRequest(InvalidInput):
+    """Fix the request; `param` names the field."""
+
+    code = "invalid_value"
+
+
+class UnknownPath(NotFound):
+    """Fix the path."""
+
+    code = "unknown_url"
+
+
+class MethodNotAllowed(InvalidInput):
+    """Use the method that `allow` names."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class CredentialRefused(HeadwayError):
+    """Send one API key as `Authorization: Bearer <key>`."""
+
+    code = "invalid_api_key"
+    http_status = 401
+    error_type = "invalid_request_error"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An answer that is an error: its status, its error object and the headers that go with it."""
+
+    status: int
+    message: str
+    type: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: float | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=())
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def all_headers(self) -> list[tuple[str, str]]:
+        headers = list(self.headers)
+        if self.retry_after_s is not None:
+            headers.append(("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
+        if self.status == 401:
+            headers.append(("www-authenticate", "Bearer"))
+        return headers
+
+
+def refusal_of(error: HeadwayError) -> Refusal:
+    allow = error.data.get("allow")
+    return Refusal(
+        status=error.http_status,
+        message=error.message,
+        type=error.error_type,
+        code=error.code,
+        param=error.param,
+        retry_after_s=error.retry_after_s,
+        headers=(("allow", str(allow)),) if allow else (),
+    )
+
+
+INTERNAL = Refusal(status=500, message="Something went wrong on our side.", type="server_error", code="internal_error")
+
+
+def engine_refusal(status: int, error: object, *, upstream_model: str, public_id: str) -> Refusal:
+    """What an engine said about the client's request, with its own name for the model replaced.
+
+    `error` is the engine's error object, or whatever came in its place.
+    """
+    fields: dict[str, Any] = error if isinstance(error, dict) else {}
+    message = fields.get("message")
+    param, code = fields.get("param"), fields.get("code")
+    return Refusal(
+        status=status,
+        message=_public(
+            message if isinstance(message, str) and message else "The engine refused the request.", upstream_model, public_id
+        ),
+        type=TYPES_BY_STATUS.get(status, "invalid_request_error" if status < 500 else "server_error"),
+        code=code if isinstance(code, str) else None,
+        param=param if isinstance(param, str) else None,
+    )
+
+
+def _public(message: str, upstream_model: str, public_id: str) -> str:
+    if upstream_model and upstream_model != public_id:
+        message = re.sub(rf"(?<![\w./-]){re.escape(upstream_model)}(?![\w/-])", lambda _: public_id, message)
+    return message[:MAX_ENGINE_MESSAGE_CHARS]
+
+
+def error_status(error: object) -> int:
+    """The HTTP status that an error object inside a 200 stands for; anything unclear is a 500."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
+    return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else 500

@@ -1,0 +1,114 @@
+"""The two outputs of a POST: an event stream, or one JSON answer (folded from a stream, or taken whole)."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.fold import Folder
+from inference.gateway.openai_errors import Refusal
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+EVENT_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+LAST_EVENT = b"data: [DONE]\n\n"
+encode = msgspec.json.Encoder().encode
+
+
+class HttpResponder:
+    """Sends one ASGI response, with the request id in its headers."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._request_id = send, request_id
+        self.has_started = False
+        self.has_ended = False
+        self.status = 0
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.has_started, self.status = True, status
+        headers = [*headers, (b"x-request-id", self._request_id.encode())]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, data: bytes, *, more: bool) -> None:
+        self.has_ended = not more
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def json(self, status: int, body: bytes, headers: list[tuple[str, str]] | None = None) -> None:
+        named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers or []]
+        framing = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self.start(status, [*framing, *named])
+        await self.body(body, more=False)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        await self.json(refusal.status, refusal.body(), refusal.all_headers())
+
+
+class EventStreamOutput:
+    takes_whole = False
+
+    def __init__(self, responder: HttpResponder) -> None:
+        self._responder = responder
+
+    @property
+    def has_started(self) -> bool:
+        return self._responder.has_started
+
+    def restart(self) -> None:
+        pass
+
+    async def send_chunks(self, chunks: list[Chunk]) -> None:
+        await self._send(b"".join([b"data: " + encode(chunk) + b"\n\n" for chunk in chunks]), more=True)
+
+    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
+        usage_chunk = reader.usage_chunk()
+        last = [*chunks, usage_chunk] if usage_chunk else chunks
+        await self._send(b"".join([b"data: " + encode(chunk) + b"\n\n" for chunk in last]) + LAST_EVENT, more=False)
+
+    async def send_whole(self, answer: Chunk) -> None:
+        raise AssertionError("an event stream takes no whole answer")
+
+    async def send_error(self, refusal: Refusal) -> None:
+        if self.has_started:
+            await self._send(b"data: " + refusal.body() + b"\n\n", more=False)
+        else:
+            await self._responder.refuse(refusal)
+
+    async def _send(self, data: bytes, *, more: bool) -> None:
+        if not self._responder.has_started:
+            await self._responder.start(200, EVENT_STREAM_HEADERS)
+        await self._responder.body(data, more=more)
+
+
+class JsonOutput:
+    """Collects; nothing is sent before the answer is whole, so an attempt can always be made again."""
+
+    takes_whole = True
+
+    def __init__(self, responder: HttpResponder) -> None:
+        self._responder = responder
+        self._folder = Folder()
+
+    @property
+    def has_started(self) -> bool:
+        return self._responder.has_started
+
+    def restart(self) -> None:
+        self._folder = Folder()
+
+    async def send_chunks(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._folder.add(chunk)
+
+    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
+        await self.send_chunks(chunks)
+        await self.send_whole(self._folder.answer(reader.final_usage()))
+
+    async def send_whole(self, answer: Chunk) -> None:
+        await self._responder.json(200, encode(answer))
+
+    async def send_error(self, refusal: Refusal) -> None:
+        await self._responder.refuse(refusal)

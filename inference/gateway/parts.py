@@ -1,0 +1,115 @@
+"""What the gateway's consumers work with, put together by inference/wiring.py (or by a test, from twins)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from headway import env
+from headway.clock import Clock
+from headway.errors import Unavailable
+from inference.dispatch.dispatcher import Ask, Grant
+from inference.gateway.metrics import Metrics
+from inference.gateway.record import JournalLike
+from inference.gateway.state import ModelEntry, Principal
+from inference.gateway.upstream import UpstreamPool
+from inference.policy.admission import PoolSnapshot
+
+if TYPE_CHECKING:
+    from inference.gateway.exchange import Exchange
+
+
+class StateLike(Protocol):
+    def authenticate(self, key_text: str, *, now_s: float) -> Principal: ...
+    def model(self, public_id: str) -> ModelEntry | None: ...
+    def models(self) -> list[ModelEntry]: ...
+
+
+class DispatcherLike(Protocol):
+    async def submit(self, ask: Ask) -> Grant: ...
+    def snapshot(self) -> dict[str, PoolSnapshot]: ...
+
+
+class NotReady(Unavailable):
+    """Retry after a while; the gateway does not know keys and models yet."""
+
+    code = "gateway_not_ready"
+
+
+class JournalCannotWrite(Unavailable):
+    """Retry after a while; usage records cannot be written, so nothing is served."""
+
+    code = "journal_unavailable"
+
+
+@dataclass(frozen=True)
+class GatewayTunables:
+    max_body_bytes: int = 16 * 1024 * 1024
+    """The largest request body taken; larger ones get 413."""
+    default_max_tokens: int = 512
+    """max_tokens of a request that names none."""
+    max_attempts: int = 3
+    """How many replicas one request may be sent to, as long as nothing of an answer has reached its client."""
+    drain_s: float = 25.0
+    """After SIGTERM: how long running requests may go on before they are cut."""
+    socket_idle_s: float = 60.0
+    """How long a WebSocket may stay open without a request: before the first, and between two."""
+    max_message_bytes: int = 16 * 1024 * 1024
+    """The largest WebSocket message taken."""
+
+    @classmethod
+    def from_env(cls) -> "GatewayTunables":
+        default = cls()
+        return cls(
+            max_body_bytes=env.whole("HEADWAY_MAX_BODY_BYTES", default.max_body_bytes, at_least=1024),
+            default_max_tokens=env.whole("HEADWAY_DEFAULT_MAX_TOKENS", default.default_max_tokens, at_least=1),
+            max_attempts=env.whole("HEADWAY_MAX_ATTEMPTS", default.max_attempts, at_least=1, at_most=100),
+            drain_s=env.seconds("HEADWAY_GATEWAY_DRAIN_S", default.drain_s),
+            socket_idle_s=env.seconds("HEADWAY_WS_IDLE_S", default.socket_idle_s, at_least=1.0),
+            max_message_bytes=env.whole("HEADWAY_WS_MAX_MESSAGE_BYTES", default.max_message_bytes, at_least=1024),
+        )
+
+
+@dataclass
+class GatewayParts:
+    name: str
+    """This gateway process, as it signs its usage records."""
+    state: StateLike
+    dispatcher: DispatcherLike
+    journal: JournalLike
+    upstream: UpstreamPool
+    metrics: Metrics
+    clock: Clock
+    tunables: GatewayTunables
+    why_not_ready: Callable[[], str]
+    """A reason in a few words, or an empty text when requests can be served."""
+    feed_age_s: Callable[[], float]
+    running: "set[Exchange]" = field(default_factory=set)
+    """The requests between authentication and their end."""
+    is_draining: bool = False
+    on_draining: list[Callable[[], None]] = field(default_factory=list)
+
+    def begin_drain(self) -> None:
+        """Stop taking new work: idle WebSockets close now, busy ones after their answer."""
+        self.is_draining = True
+        for callback in list(self.on_draining):
+            callback()
+
+    def check_ready(self) -> None:
+        """Raises NotReady."""
+        reason = self.why_not_ready()
+        if reason:
+            raise NotReady(f"This gateway is not ready: {reason}. Retry.", retry_after_s=1.0)
+
+    def check_journal(self) -> None:
+        """Raises JournalCannotWrite."""
+        if not self.journal.is_healthy:
+            raise JournalCannotWrite("Usage records cannot be written at the moment. Retry.", retry_after_s=5.0)
+
+    def sample_metrics(self) -> None:
+        """Copy what changes by itself into gauges; on the event loop, once a second."""
+        self.metrics.sample(
+            pools=self.dispatcher.snapshot(),
+            journal_depth=self.journal.depth(),
+            feed_age_s=self.feed_age_s(),
+            num_upstream_connections=self.upstream.num_open(),
+        )

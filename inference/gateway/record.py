@@ -1,0 +1,137 @@
+"""One usage record for each authenticated request, opened and settled exactly once, whatever its end.
+
+| end                                                                        | end state                         |
+| -------------------------------------------------------------------------- | --------------------------------- |
+| the whole answer, with a finish reason, was handed to the client           | done                              |
+| the client left (or cancelled) before / after the engine's first token     | client_gone_before_first_token /  |
+|   reached us; for an answer the engine does not stream: before             |   client_gone_after_first_token   |
+| the engine could not be reached, answered 5xx or an error object, or sent  | engine_error                      |
+|   what is no answer, and no other replica could take over                  |                                   |
+| the engine's connection ended before its answer was whole                  | engine_died                       |
+| the engine stayed silent past headers_s, inter_event_s or whole_answer_s   | deadline                          |
+| this gateway was shut down and the request did not end in time             | cut_by_drain                      |
+| this gateway failed after the request had been dispatched: a fault of ours | gateway_lost                      |
+|   (500, traceback logged), or it died and another process wrote the record |                                   |
+| refused before dispatch: not valid, unknown model, queue full or timed     | refused                           |
+|   out, no replica, a fault of ours; or refused by the engine with a 4xx    |                                   |
+
+Not recorded: requests without a valid key, GET routes, and those refused because the journal cannot be written (503).
+"""
+
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from billing.services.ledger import UsageDraft
+from headway.clock import Clock
+from headway.errors import HeadwayError
+from inference.gateway.answer import Usage
+from inference.gateway.state import Principal
+
+log = structlog.get_logger(__name__)
+
+DONE = "done"
+CLIENT_GONE_BEFORE = "client_gone_before_first_token"
+CLIENT_GONE_AFTER = "client_gone_after_first_token"
+ENGINE_ERROR = "engine_error"
+ENGINE_DIED = "engine_died"
+DEADLINE = "deadline"
+CUT_BY_DRAIN = "cut_by_drain"
+GATEWAY_LOST = "gateway_lost"
+REFUSED = "refused"
+
+MAX_MODEL_CHARS = 200
+
+
+class JournalLike(Protocol):
+    @property
+    def is_healthy(self) -> bool: ...
+    def open(self, draft: UsageDraft) -> None: ...
+    def close(self, draft: UsageDraft) -> None: ...
+    def depth(self) -> int: ...
+
+
+class Record:
+    """The fields that become known on the way are set as attributes; `settle` writes them."""
+
+    def __init__(
+        self, *, journal: JournalLike, clock: Clock, gateway: str, principal: Principal, request_id: str, route: str
+    ) -> None:
+        self._journal, self._clock = journal, clock
+        self._started_monotonic_s = clock.monotonic_s()
+        now_s = clock.now().timestamp()
+        self._draft = UsageDraft(
+            request_id=request_id,
+            tenant_id=principal.tenant_id,
+            key_id=principal.key_id,
+            member_id=principal.member_id,
+            route=route,
+            model="",
+            tier="standard",
+            end_state=GATEWAY_LOST,
+            gateway=gateway,
+            started_at_s=now_s,
+            ended_at_s=now_s,
+        )
+        self._is_open = False
+        self.is_settled = False
+        self.model, self.tier = "", "standard"
+        self.version = self.pool = self.replica = ""
+        self.attempts = 0
+        self.queue_ms = 0
+        self.ttft_ms: int | None = None
+        self.usage: Usage | None = None
+        self.finish_reason = ""
+
+    def elapsed_ms(self) -> int:
+        return round((self._clock.monotonic_s() - self._started_monotonic_s) * 1000)
+
+    def open(self) -> None:
+        """From here on the request is recorded even if this process dies. Raises JournalUnavailable."""
+        self._journal.open(self._filled())
+        self._is_open = True
+
+    def settle(self, end_state: str) -> UsageDraft | None:
+        """Write the final record; call it before the last event is sent. None when it was settled before."""
+        if self.is_settled:
+            return None
+        self.is_settled = True
+        draft = msgspec.structs.replace(
+            self._filled(),
+            end_state=end_state,
+            ended_at_s=self._clock.now().timestamp(),
+            total_ms=self.elapsed_ms(),
+            usage_source="none" if self.usage is None else "engine" if end_state == DONE else "partial",
+        )
+        if not self._is_open:
+            try:
+                self.open()
+            except HeadwayError as error:
+                log.warning("request_not_recorded", end_state=end_state, reason=error.message)
+                return draft
+        self._journal.close(draft)
+        return draft
+
+    def _filled(self) -> UsageDraft:
+        usage = self.usage or Usage()
+        return msgspec.structs.replace(
+            self._draft,
+            model=_printable(self.model),
+            tier=self.tier,
+            version=self.version,
+            pool=self.pool,
+            replica=self.replica,
+            attempts=self.attempts,
+            queue_ms=self.queue_ms,
+            ttft_ms=self.ttft_ms,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            finish_reason=self.finish_reason[:32],
+        )
+
+
+def _printable(model: str) -> str:
+    """A model's name as a client sent it may hold anything; a database column may not (NUL, length)."""
+    return "".join(char if char.isprintable() else "?" for char in model[:MAX_MODEL_CHARS])

@@ -1,0 +1,102 @@
+"""The consumers behind the paths of the data plane (which path leads where: app.py)."""
+
+import asyncio
+import re
+
+import msgspec
+
+from inference.errors import UnknownModel
+from inference.gateway.consumer import ClientLeft, GatewayConsumer, run_watched
+from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.openai_errors import BadRequest, BodyTooLarge, MethodNotAllowed, UnknownPath
+from inference.gateway.outputs import EventStreamOutput, JsonOutput
+from inference.gateway.requests import GenerationRequest, read_request
+from inference.gateway.state import ModelEntry
+
+JSON_MEDIA_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
+
+
+class GenerateConsumer(GatewayConsumer):
+    """POST /v1/generate, /v1/chat/completions, /v1/completions."""
+
+    async def handle(self) -> None:
+        principal = self.authenticate()
+        self.parts.check_journal()
+        exchange = Exchange(
+            self.parts,
+            principal=principal,
+            request_id=self.request_id,
+            route=self.route,
+            output=JsonOutput(self.responder),
+        )
+        try:
+            body = await self.read_body()
+        except BodyTooLarge as error:
+            await exchange.refuse(error)
+            return
+        except ClientLeft:
+            exchange.client_left_early()
+            return
+        work = asyncio.create_task(exchange.run(lambda: self._read(exchange, body)))
+        gone = asyncio.create_task(self.wait_for_disconnect())
+        await run_watched(work, gone, lambda: exchange.cut(Cut.CLIENT_GONE))
+
+    def _read(self, exchange: Exchange, body: bytes) -> GenerationRequest:
+        media_type = self.header(b"content-type").partition(b";")[0].strip()
+        if media_type and not JSON_MEDIA_TYPE.fullmatch(media_type):
+            raise BadRequest("Send the body as JSON, with the header `content-type: application/json`.")
+        request = read_request(body, self.route, default_max_tokens=self.parts.tunables.default_max_tokens)
+        if request.is_streamed:
+            exchange.output = EventStreamOutput(self.responder)
+        return request
+
+
+class ModelsConsumer(GatewayConsumer):
+    """GET /v1/models and, with `public_id`, GET /v1/models/{id}."""
+
+    async def handle(self) -> None:
+        self.authenticate()
+        public_id: str = self.kwargs.get("public_id", "")
+        if not public_id:
+            listed = [_model_object(model) for model in self.parts.state.models()]
+            await self.responder.json(200, msgspec.json.encode({"object": "list", "data": listed}))
+            return
+        model = self.parts.state.model(public_id)
+        if model is None:
+            raise UnknownModel(f"The model {public_id!r} does not exist. GET /v1/models lists those that do.", param="model")
+        await self.responder.json(200, msgspec.json.encode(_model_object(model)))
+
+
+def _model_object(model: ModelEntry) -> dict[str, object]:
+    return {"id": model.public_id, "object": "model", "created": model.created_s, "owned_by": "headway"}
+
+
+class HealthConsumer(GatewayConsumer):
+    """GET /healthz: the process answers. GET /readyz: it can serve requests."""
+
+    async def handle(self) -> None:
+        reason = "" if self.route == "/healthz" else self._why_not_ready()
+        if reason:
+            await self.responder.json(503, msgspec.json.encode({"status": "unavailable", "reason": reason}))
+        else:
+            await self.responder.json(200, b'{"status":"ok"}')
+
+    def _why_not_ready(self) -> str:
+        if self.parts.is_draining:
+            return "shutting down"
+        if not self.parts.journal.is_healthy:
+            return "the journal cannot be written"
+        return self.parts.why_not_ready()
+
+
+class WrongMethodConsumer(GatewayConsumer):
+    """`allow` names what the path takes."""
+
+    async def handle(self) -> None:
+        allow: str = self.kwargs["allow"]
+        raise MethodNotAllowed(f"Use {allow} for {self.route}, not {self.scope['method']}.", allow=allow)
+
+
+class UnknownPathConsumer(GatewayConsumer):
+    async def handle(self) -> None:
+        raise UnknownPath("There is nothing at this path. The API lives below /v1: see the documentation.")

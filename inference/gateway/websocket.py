@@ -1,0 +1,250 @@
+"""WS /v1/generate: requests and answers as messages.
+
+Client: the key in the Authorization header of the handshake, or in its first message:
+    {"api_key": "...", "request": {the body of POST /v1/generate}}   later ones: {"request": {...}}
+    {...}                     the bare body, where the socket is authenticated already
+    {"type": "cancel"}        end the answer that runs
+Server: the data of each event as one text message, the last of an answer is `[DONE]`; `{"type": "cancelled"}` after a
+cancel, also when there was nothing left to cancel; an error object, followed by a close.
+
+One answer runs at a time; requests may follow one another. Answers are always streamed. Close codes: 4000 + the HTTP
+status of the error (4401 for a bad key), 4408 when no request came in time, 1009 for a message that is too large, 1012
+when the gateway shuts down. A client that leaves cancels.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from channels.consumer import AsyncConsumer
+
+from headway.errors import HeadwayError
+from headway.logs import REQUEST_ID, new_request_id
+from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.consumer import Receive, Send
+from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
+from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
+from inference.gateway.outputs import encode
+from inference.gateway.parts import GatewayParts
+from inference.gateway.requests import GenerationRequest, build_request, read_object
+from inference.gateway.state import Principal
+
+log = structlog.get_logger(__name__)
+
+ROUTE = "WS /v1/generate"
+CLOSE_NORMAL = 1000
+CLOSE_RESTARTING = 1012
+CLOSE_NO_REQUEST = 4408
+CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+
+
+class SocketOutput:
+    takes_whole = False
+
+    def __init__(self, send_text: Callable[[bytes], Any]) -> None:
+        self._send_text = send_text
+        self.has_started = False
+        self.refusal: Refusal | None = None
+        """What the answer ended with, if it was an error."""
+
+    def restart(self) -> None:
+        pass
+
+    async def send_chunks(self, chunks: list[Chunk]) -> None:
+        self.has_started = True
+        for chunk in chunks:
+            await self._send_text(encode(chunk))
+
+    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
+        usage_chunk = reader.usage_chunk()
+        await self.send_chunks([*chunks, usage_chunk] if usage_chunk else chunks)
+        await self._send_text(b"[DONE]")
+
+    async def send_whole(self, answer: Chunk) -> None:
+        raise AssertionError("a socket takes no whole answer")
+
+    async def send_error(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        await self._send_text(refusal.body())
+
+
+class _Closed(Exception):
+    """The client has left."""
+
+
+class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no types
+    """One socket. A reader task would race with answers, so `_next` is the only place that receives."""
+
+    def __init__(self, *, parts: GatewayParts) -> None:
+        self.parts = parts
+        self._principal: Principal | None = None
+        self._incoming: asyncio.Task[dict[str, Any]] | None = None
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        self.scope, self._receive, self.base_send = scope, receive, send
+        await receive()  # websocket.connect
+        try:
+            self._principal = self._from_handshake()
+        except HeadwayError as error:
+            self.parts.metrics.unauthenticated(ROUTE)
+            await _deny(send, refusal_of(error))
+            return
+        await send({"type": "websocket.accept"})
+        drained = asyncio.Event()
+        self.parts.on_draining.append(drained.set)
+        if self.parts.is_draining:
+            drained.set()
+        try:
+            await self._serve(drained)
+        except _Closed:
+            pass
+        except HeadwayError as error:
+            await self._end_with(refusal_of(error))
+        except Exception:
+            log.exception("request_failed_in_socket")
+            await self._end_with(INTERNAL)
+        finally:
+            self.parts.on_draining.remove(drained.set)
+            if self._incoming is not None:
+                self._incoming.cancel()
+
+    async def _serve(self, drained: asyncio.Event) -> None:
+        while True:
+            message = await self._next_or_drain(drained)
+            if message is None:
+                return
+            sent = read_object(message)
+            if sent.get("type") == "cancel":
+                await self._send_text(b'{"type":"cancelled"}')
+                continue
+            principal, body = self._authenticate(sent)
+            self.parts.check_journal()
+            refusal = await self._answer(principal, body, len(message))
+            if refusal is not None:
+                await self._close(4000 + refusal.status)
+                return
+
+    async def _next_or_drain(self, drained: asyncio.Event) -> bytes | None:
+        """The next message; None when the socket was closed by us."""
+        incoming = self._incoming_task()
+        draining = asyncio.create_task(drained.wait())
+        try:
+            await asyncio.wait(
+                {incoming, draining}, timeout=self.parts.tunables.socket_idle_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            draining.cancel()
+        if incoming.done():
+            return self._taken()
+        await self._close(CLOSE_RESTARTING if drained.is_set() else CLOSE_NO_REQUEST)
+        return None
+
+    async def _answer(self, principal: Principal, body: dict[str, Any], size_bytes: int) -> Refusal | None:
+        request_id = new_request_id()
+        REQUEST_ID.set(request_id)
+        output = SocketOutput(self._send_text)
+        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output)
+
+        def read() -> GenerationRequest:
+            limit = self.parts.tunables.default_max_tokens
+            return build_request(body, "/v1/generate", size_bytes, default_max_tokens=limit, always_streams=True)
+
+        work = asyncio.create_task(exchange.run(read))
+        try:
+            await self._watch(work, exchange)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        return output.refusal
+
+    async def _watch(self, work: "asyncio.Task[None]", exchange: Exchange) -> None:
+        """Wait for the answer's end, and for a cancel or a client that leaves before it."""
+        await asyncio.wait({work, self._incoming_task()}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return
+        try:
+            is_cancel = read_object(self._taken()).get("type") == "cancel"
+        except _Closed:
+            exchange.cut(Cut.CLIENT_GONE)
+            await asyncio.wait({work})
+            raise
+        exchange.cut(Cut.CLIENT_GONE)
+        await asyncio.wait({work})
+        if not is_cancel:
+            raise BadRequest("Another answer was still running on this socket; it was ended. Send one request at a time.")
+        await self._send_text(b'{"type":"cancelled"}')
+
+    def _from_handshake(self) -> Principal | None:
+        refuse_key_in_url(self.scope["query_string"])
+        headers = self.scope["headers"]
+        if not any(name in CREDENTIAL_HEADERS for name, _ in headers):
+            return None
+        return self._principal_of(find_key(headers, b""))
+
+    def _authenticate(self, sent: dict[str, Any]) -> tuple[Principal, dict[str, Any]]:
+        """Who asks, and the request's body. The key counts for all that follows on this socket."""
+        key = sent.get("api_key")
+        try:
+            if isinstance(key, str):
+                self._principal = self._principal_of(check_key(key.strip().encode("utf-8", "replace")))
+            elif self._principal is None:
+                raise CredentialRefused('Send your API key first: {"api_key": "...", "request": {...}}')
+        except HeadwayError:
+            self.parts.metrics.unauthenticated(ROUTE)
+            raise
+        body = sent.get("request", sent if key is None else None)
+        if not isinstance(body, dict):
+            raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
+        return self._principal, body
+
+    def _principal_of(self, key: str) -> Principal:
+        self.parts.check_ready()
+        return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
+
+    def _incoming_task(self) -> "asyncio.Task[dict[str, Any]]":
+        if self._incoming is None:
+            self._incoming = asyncio.ensure_future(self._receive())
+        return self._incoming
+
+    def _taken(self) -> bytes:
+        """The message that has come. Raises _Closed."""
+        assert self._incoming is not None
+        message, self._incoming = self._incoming.result(), None
+        if message["type"] == "websocket.disconnect":
+            raise _Closed
+        text = message.get("text")
+        return text.encode() if text is not None else message.get("bytes") or b""
+
+    async def _send_text(self, data: bytes) -> None:
+        try:
+            await self.base_send({"type": "websocket.send", "text": data.decode()})
+        except OSError:  # uvicorn's ClientDisconnected: the disconnect message follows
+            return
+
+    async def _end_with(self, refusal: Refusal) -> None:
+        await self._send_text(refusal.body())
+        await self._close(4000 + refusal.status)
+
+    async def _close(self, code: int) -> None:
+        try:
+            await self.base_send({"type": "websocket.close", "code": code})
+        except OSError:
+            return
+
+
+class UnknownSocketPath:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await receive()
+        await _deny(send, refusal_of(UnknownPath("There is no WebSocket at this path; it is at /v1/generate.")))
+
+
+async def _deny(send: Send, refusal: Refusal) -> None:
+    """Answer the handshake with a status and an error object."""
+    body = refusal.body()
+    named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.all_headers()]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *named]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})
