@@ -5,7 +5,7 @@
 from headway.errors import HeadwayError
 
 
-class UsageRefused(HeadwayError):  # noqa: N818
+class UsageRefused(HeadwayError):
     """Page someone: a usage record breaks a rule of the ledger; nothing of its batch was written."""
 
     code = "usage_refused"

@@ -63,7 +63,7 @@ class OwnRecords(Protocol):
     def unwritten_committed(self, drafts: Sequence[UsageDraft]) -> None: ...
 
 
-class LedgerAway(Exception):  # noqa: N818
+class LedgerAway(Exception):
     """Retry after a while; the ledger did not take the batch, and no record of it is to blame."""
 
 

@@ -204,5 +204,5 @@ class FolderLock:
             raise FolderNotEmpty(str(self._folder)) from error
 
 
-class FolderNotEmpty(OSError):  # noqa: N818
+class FolderNotEmpty(OSError):
     """Look at the folder: something lies in it that the journal did not write."""

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 _NO_SECRET_SHA256 = "0" * 64
 
 
-class KeyRefused(HeadwayError):  # noqa: N818
+class KeyRefused(HeadwayError):
     """Fix the key; it is not one that may be used. The message never carries the key."""
 
     code = "invalid_api_key"
