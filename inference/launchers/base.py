@@ -39,6 +39,9 @@ class Running:
 
 
 class Launcher(Protocol):
+    def prepare(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> None:
+        """A launch in this environment is coming: get ready for it. Returns at once."""
+
     def launch(self, spec: LaunchSpec) -> Running:
         """Blocks until the process exists (not until it serves). Raises LaunchFailed."""
 

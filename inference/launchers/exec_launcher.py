@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+from collections.abc import Mapping
 
+from inference.engines.environments import EngineEnvironment
 from inference.engines.vllm import SERVER_MODULE
 from inference.launchers.base import LaunchFailed, LaunchSpec, LocalProcesses, Running, running_of
 
@@ -12,6 +14,9 @@ class ExecLauncher(LocalProcesses):
         super().__init__(tag)
         self._children: set[int] = set()
         self._exits: dict[int, int] = {}
+
+    def prepare(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> None:
+        """Nothing to do."""
 
     def launch(self, spec: LaunchSpec) -> Running:
         python = str(spec.environment.python)

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from inference.engines.environments import EngineEnvironment
 from inference.launchers.base import LaunchFailed, LaunchSpec, LocalProcesses, Running, running_of
 from inference.launchers.exec_launcher import ExecLauncher
 
@@ -35,23 +36,32 @@ class PreforkProcess:
     """The other end of one prefork.py."""
 
     def __init__(self, python: Path, environment: Mapping[str, str], log_file: Path) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs, log_file.open("ab") as output:
-            self._process = subprocess.Popen(
-                [str(python), str(SCRIPT), "--control-fd", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self._control = ours
+        self._control, theirs = socket.socketpair()
+        try:
+            with theirs, log_file.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [str(python), str(SCRIPT), "--control-fd", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._control.close()
+            raise PreforkFailed(f"cannot start {python}: {error.strerror}") from error
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._exits: dict[int, int] = {}
+        self._is_ready = False
         threading.Thread(target=self._read, name="prefork-reader", daemon=True).start()
-        ready = self._answer(START_TIMEOUT_S)
-        log.info("prefork_ready", pid=self.pid, import_s=ready["import_s"], threads=ready["threads"])
+
+    def wait_ready(self) -> None:
+        """Raises PreforkFailed."""
+        if not self._is_ready:
+            ready = self._answer(START_TIMEOUT_S)
+            self._is_ready = True
+            log.info("prefork_ready", pid=self.pid, import_s=ready["import_s"], threads=ready["threads"])
 
     @property
     def pid(self) -> int:
@@ -117,24 +127,30 @@ class PreforkLauncher(LocalProcesses):
         self._preforks: dict[Path, PreforkProcess] = {}
         self._lock = threading.Lock()
 
+    def prepare(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> None:
+        """Start the forking process, so that its imports run beside the staging of weights."""
+        with self._lock, contextlib.suppress(PreforkFailed):  # launch() meets the same failure and deals with it
+            self._prefork(environment, process_environment)
+
     def launch(self, spec: LaunchSpec) -> Running:
         with self._lock:
             try:
-                return running_of(self._prefork(spec).fork(spec))
+                prefork = self._prefork(spec.environment, spec.process_environment)
+                prefork.wait_ready()
+                return running_of(prefork.fork(spec))
             except PreforkFailed as failure:
                 log.warning("prefork_failed", replica=spec.replica_id, reason=failure.message, instead="a process of its own")
         return self._plain.launch(spec)
 
-    def _prefork(self, spec: LaunchSpec) -> PreforkProcess:
-        python = spec.environment.python
+    def _prefork(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> PreforkProcess:
+        python = environment.python
         found = self._preforks.get(python)
         if found is None or not found.is_alive:
             if found is not None:
                 log.warning("prefork_died", pid=found.pid)
                 found.close()
-            found = self._preforks[python] = PreforkProcess(
-                python, spec.process_environment, self._logs / f"prefork-{spec.environment.name}.log"
-            )
+            log_file = self._logs / f"prefork-{environment.name}.log"
+            found = self._preforks[python] = PreforkProcess(python, process_environment, log_file)
         return found
 
     def prefork_pids(self) -> list[int]:

@@ -17,7 +17,7 @@ class Backoff:
         if ready_since_s is not None and now_s - ready_since_s >= self.reset_after_s:
             self.num_failures = 0
         # The exponent is capped so that a thousandth failure is no number of a thousand bits.
-        delay_s = min(self.ceiling_s, self.first_s * 2 ** min(self.num_failures, 30))
+        delay_s = min(self.ceiling_s, self.first_s * float(2 ** min(self.num_failures, 30)))
         self.num_failures += 1
         return now_s + delay_s
 

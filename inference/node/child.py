@@ -11,11 +11,11 @@ POLL_S = 0.2
 TAIL_CHARS = 300
 
 
-class ChildFailed(Exception):  # noqa: N818 named like its family
+class ChildFailed(Exception):
     """Read its message: the program's last words."""
 
 
-class Cancelled(Exception):  # noqa: N818
+class Cancelled(Exception):
     """Nobody wants the result any more."""
 
 

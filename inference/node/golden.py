@@ -21,7 +21,7 @@ from inference.engines.client import EngineClient, ForcedAnswer
 TOLERANCE_NATS = 0.15
 
 
-class GoldenMismatch(Exception):  # noqa: N818 named like its family
+class GoldenMismatch(Exception):
     """Look at the weights and the version; the engine computes something else than what was certified."""
 
 

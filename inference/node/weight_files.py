@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class Staged:
 
     path: Path
     digest: str
+    source: str = ""
 
 
 def sha256_of(path: Path) -> str:
@@ -93,7 +94,7 @@ def find_whole(folder: Path) -> Staged | None:
                 is_same = sha256_of(path) == entry["sha256"]
             if not is_same:
                 return None
-        return Staged(path=folder, digest=manifest["source_sha256"])
+        return Staged(path=folder, digest=manifest["source_sha256"], source=manifest["source"])
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError):
         return None
 
@@ -110,11 +111,11 @@ def write_manifest(folder: Path, *, source: str, source_sha256: str) -> None:
 
 
 @contextlib.contextmanager
-def being_built(target: Path) -> Iterator[Path]:
+def being_built(target: Path, *, is_good: Callable[[], bool] | None = None) -> Iterator[Path]:
     """Yields an empty folder beside `target`; it takes the target's place when the block ends without an error.
 
     One builder a target at a time (flock): the others wait, and should look with `find_whole` first. What a killed
-    builder left behind is removed.
+    builder left behind is removed. `is_good`: whether what stands at `target` by then may stay (default: if it is whole).
     """
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (target.parent / f".{target.name}.lock").open("w") as lock:
@@ -124,14 +125,13 @@ def being_built(target: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".partial-{target.name}-"))
         try:
             yield partial
-            _put_in_place(partial, target)
+            if not (is_good() if is_good else find_whole(target) is not None):
+                _put_in_place(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
-    if find_whole(target) is not None:
-        return  # another builder was quicker
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
     fd = os.open(target.parent, os.O_RDONLY)

@@ -1,12 +1,15 @@
 """What a node agent reads from and writes to the database, in plain values: the agent itself knows no rows."""
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from inference.errors import IllegalTransition
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
+from inference.services.replicas import advance
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,17 @@ def newest_change_of(replica_id: str) -> int:
     """The id of the last thing the feed said about the replica; 0 if nothing."""
     newest = ControlChange.objects.filter(kind="replica", key=replica_id).order_by("-id").values_list("id", flat=True).first()
     return newest or 0
+
+
+def mark_stopped(*, nodes: list[str], reason: str) -> None:
+    """Their engines were stopped from outside: those that are wanted start again with the agent, the others are over."""
+    for row in Replica.objects.filter(node__in=nodes).exclude(state__in=[ReplicaState.STOPPED, ReplicaState.REQUESTED]):
+        state = ReplicaState(row.state)
+        with contextlib.suppress(IllegalTransition):
+            if state is not ReplicaState.FAILED:
+                advance(replica_id=row.id, expected=state, to=ReplicaState.FAILED, reason=reason)
+            if not row.is_wanted:
+                advance(replica_id=row.id, expected=ReplicaState.FAILED, to=ReplicaState.STOPPED, reason=reason)
 
 
 def record_digest(*, version_id: int, digest: str) -> None:

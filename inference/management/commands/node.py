@@ -1,0 +1,47 @@
+import signal
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+from django.db import InterfaceError, OperationalError, connection
+
+from headway.command import HeadwayCommand
+from inference.node.agent import Agent
+from inference.node.composition import Launchers, make_tools, tag_of
+from inference.node.node_settings import node_settings
+from inference.services.feed_progress import wait_for_acknowledgement
+
+
+class Command(HeadwayCommand):
+    help = "Run the node agent: this machine's engines follow the registry. They live on when it ends (see stop_engines)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--name", default=settings.NODE_NAME, help="this node's name (default: HEADWAY_NODE_NAME, the host name)"
+        )
+
+    def handle(self, *, name: str, **_options: Any) -> None:
+        tunables = node_settings()
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        launchers = Launchers(tag_of(settings.HOME, name), settings.HOME.logs, is_prefork=tunables.is_prefork)
+        tools = make_tools(settings.HOME, name, tunables, launchers, _all_gateways_know)
+        with tools.files.lock(name):
+            try:
+                agent = Agent(tools)
+                agent.start()
+                agent.run(stop)
+            finally:
+                launchers.close()
+
+
+def _all_gateways_know(change_id: int, timeout_s: float) -> bool:
+    """Runs in a job's thread, so the connection is one of its own. With the database away nobody can say: no."""
+    try:
+        return all(has_applied for _gateway, has_applied in wait_for_acknowledgement(change_id, timeout_s))
+    except (OperationalError, InterfaceError):
+        return False
+    finally:
+        connection.close()

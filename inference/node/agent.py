@@ -1,0 +1,125 @@
+"""The loop: make this machine's engines match the Replica rows that name this node (DESIGN §2)."""
+
+import threading
+
+import structlog
+
+from headway.clock import Clock
+from inference.models import ReplicaState
+from inference.node.adoption import kill_leftovers, why_not_adopt
+from inference.node.engine_log import rotate
+from inference.node.engine_process import found
+from inference.node.machine import this_machine
+from inference.node.node_files import Remembered
+from inference.node.replica_run import ReplicaRun
+from inference.node.tools import Tools
+from inference.services.node import Desired
+
+log = structlog.get_logger(__name__)
+TICK_S = 0.2
+POLL_EVERY_S = 1.0
+BEAT_EVERY_S = 5.0
+ROTATE_EVERY_S = 30.0
+# For children of staging jobs to be killed when the agent stops.
+HALT_LIMIT_S = 5.0
+
+
+class Agent:
+    """`tick` does everything once; `run` calls it until told to stop."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self.clock: Clock = tools.clock
+        self.runs: dict[str, ReplicaRun] = {}
+        self._abandoned: list[ReplicaRun] = []
+        self._due_s: dict[str, float] = {}
+        self._remembered: list[Remembered] = []
+
+    def start(self) -> None:
+        """Find what an earlier agent left: keep the engines that match, kill every other process of this node."""
+        remembered = self.tools.files.remembered()
+        rows = self.tools.link.poll()
+        if rows is None:
+            rows = [entry.desired for entry in remembered.values() if entry.desired.state != ReplicaState.STOPPED]
+        now_s = self.clock.monotonic_s()
+        for row in rows:
+            before = remembered.get(row.replica_id)
+            is_held = before is not None and before.is_held and row.state == ReplicaState.FAILED
+            self.runs[row.replica_id] = ReplicaRun(self.tools, row, is_held=is_held)
+        self._settle(now_s)
+        self._remember()
+
+    def _settle(self, now_s: float) -> None:
+        files = self.tools.files.read_runs()
+        kept_sessions = set()
+        for replica_id, run in self.runs.items():
+            file = files.get(replica_id)
+            process = found(self.tools, run.desired, file) if file is not None else None
+            reason = why_not_adopt(run.desired, file, is_alive=process is not None and process.is_alive())
+            if reason or process is None:
+                run.lost(reason, now_s)
+            else:
+                kept_sessions.add(process.run.session)
+                run.adopt(process, now_s)
+        kill_leftovers(self.tools.tag, kept_sessions=kept_sessions)
+        for replica_id in files.keys() - {run.id for run in self.runs.values() if run.process is not None}:
+            self.tools.files.forget_run(replica_id)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.tick()
+            stop.wait(TICK_S)
+        self.halt()
+
+    def tick(self) -> None:
+        now_s = self.clock.monotonic_s()
+        if self._is_due("poll", POLL_EVERY_S, now_s):
+            rows = self.tools.link.poll()
+            if rows is not None:
+                self._sync(rows, now_s)
+        if self._is_due("beat", BEAT_EVERY_S, now_s):
+            self.tools.link.beat(this_machine())
+        for run in self.runs.values():
+            run.step(now_s)
+        self.runs = {run.id: run for run in self.runs.values() if not run.is_over}
+        self._abandoned = [run for run in self._abandoned if not run.abandon()]
+        self._remember()
+        if self._is_due("rotate", ROTATE_EVERY_S, now_s):
+            self._rotate_logs()
+
+    def _is_due(self, what: str, every_s: float, now_s: float) -> bool:
+        if now_s < self._due_s.get(what, 0.0):
+            return False
+        self._due_s[what] = now_s + every_s
+        return True
+
+    def _sync(self, rows: list[Desired], now_s: float) -> None:
+        for row in rows:
+            run = self.runs.get(row.replica_id)
+            if run is None:
+                log.info("replica_found", replica=row.replica_id, state=row.state)
+                run = self.runs[row.replica_id] = ReplicaRun(self.tools, row)
+                run.lost("it has no engine on this node", now_s)
+            else:
+                run.sync(row, now_s)
+        for replica_id in self.runs.keys() - {row.replica_id for row in rows}:
+            log.warning("replica_gone", replica=replica_id)
+            self._abandoned.append(self.runs.pop(replica_id))
+
+    def _remember(self) -> None:
+        """Write desired.json where something has changed."""
+        now = [Remembered(desired=run.desired, is_held=run.is_held) for run in self.runs.values()]
+        if now != self._remembered:
+            self.tools.files.remember(now)
+            self._remembered = now
+
+    def _rotate_logs(self) -> None:
+        for run in self.runs.values():
+            rotate(self.tools.logs / f"{run.id}.log", max_bytes=self.tools.settings.log_max_bytes)
+
+    def halt(self) -> None:
+        """Stop looking after the engines, which live on."""
+        jobs = [job for job in (run.halt() for run in self.runs.values()) if job is not None]
+        deadline_s = self.clock.monotonic_s() + HALT_LIMIT_S
+        for job in jobs:
+            job.wait(max(0.0, deadline_s - self.clock.monotonic_s()))

@@ -1,0 +1,94 @@
+"""Puts a node agent together (the composition root of `manage.py node`)."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from headway.clock import Clock, SystemClock
+from headway.home import Home
+from inference.engines.client import EngineClient
+from inference.engines.environments import EngineKind, engines_dir, find_environment
+from inference.launchers.base import Launcher
+from inference.launchers.exec_launcher import ExecLauncher
+from inference.launchers.prefork_launcher import PreforkLauncher
+from inference.node.control_link import ControlLink
+from inference.node.engine_process import environment_of
+from inference.node.jobs import Job, ThreadJobs
+from inference.node.machine import machine_kind
+from inference.node.node_files import NodeFiles
+from inference.node.node_settings import NodeSettings
+from inference.node.tools import Tools
+from inference.node.weight_files import Staged
+from inference.node.weights import StagingTools, stage
+from inference.services.node import Desired
+
+log = structlog.get_logger(__name__)
+
+
+def tag_of(home: Home, node: str) -> str:
+    """What this node's processes carry in their environment."""
+    return f"{home.installation_id}/{node}"
+
+
+class Launchers:
+    """One a kind of engine: forking on CPU (unless told not to), plain on CUDA."""
+
+    def __init__(self, tag: str, logs: Path, *, is_prefork: bool) -> None:
+        self.plain = ExecLauncher(tag)
+        self.prefork = PreforkLauncher(tag, logs) if is_prefork else None
+
+    def of(self, kind: EngineKind) -> Launcher:
+        return self.prefork if kind is EngineKind.CPU and self.prefork is not None else self.plain
+
+    def close(self) -> None:
+        for launcher in (self.plain, self.prefork):
+            if launcher is not None:
+                launcher.close()
+
+
+def make_tools(
+    home: Home,
+    node: str,
+    settings: NodeSettings,
+    launchers: Launchers,
+    wait_for_gateways: Callable[[int, float], bool],
+    clock: Clock | None = None,
+) -> Tools:
+    clock = clock or SystemClock()
+    tools = Tools(
+        settings=settings,
+        clock=clock,
+        link=ControlLink(node, clock),
+        jobs=ThreadJobs(),
+        files=NodeFiles(home, node),
+        sockets=home.run,
+        logs=home.logs,
+        engine_cache=home.folder("engine-cache"),
+        tag=tag_of(home, node),
+        launcher=launchers.of,
+        find_environment=functools.partial(find_environment, engines_dir=engines_dir()),
+        stage=lambda desired, job: _stage(tools, home.weights, desired, job),
+        client=EngineClient,
+        machine_kind=machine_kind,
+        wait_for_gateways=wait_for_gateways,
+    )
+    return tools
+
+
+def _stage(tools: Tools, weights: Path, desired: Desired, job: Job[Staged]) -> Staged:
+    environment = tools.find_environment(desired.engine_environment)
+    variables = environment_of(tools, environment.kind)
+    tools.launcher(environment.kind).prepare(environment, variables)
+    return stage(
+        desired.weights_uri,
+        StagingTools(
+            folder=weights,
+            python=environment.python,
+            engine_environment=variables,
+            expected_digest=desired.weights_digest,
+            progress=job.say,
+            is_cancelled=job.is_cancelled,
+        ),
+    )

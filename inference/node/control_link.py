@@ -1,0 +1,114 @@
+"""The agent's link to the database, which may be away: what is to be told then is kept and told in order later.
+
+Used from the agent's loop only (a database connection belongs to one thread).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+from django.db import InterfaceError, OperationalError, connection
+
+from headway.clock import Clock
+from inference.errors import IllegalTransition, UnknownReplica
+from inference.models import ReplicaState
+from inference.services import node as rows
+from inference.services.node import Desired, ReferenceKey
+from inference.services.replicas import advance
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+RETRY_S = 2.0
+AWAY = (OperationalError, InterfaceError)
+
+
+class ControlLink:
+    def __init__(self, node: str, clock: Clock) -> None:
+        self.node = node
+        self._clock = clock
+        self._reports: deque[Callable[[], object]] = deque()
+        self._away_until_s: float | None = None
+        self._references: dict[ReferenceKey, list[list[float]]] = {}
+
+    @property
+    def is_away(self) -> bool:
+        return self._away_until_s is not None
+
+    @property
+    def num_reports_waiting(self) -> int:
+        return len(self._reports)
+
+    def poll(self) -> list[Desired] | None:
+        """This node's replicas, once every earlier report is told; None while the database is away."""
+        return self._try(lambda: rows.replicas_of(self.node)) if self.flush() else None
+
+    def flush(self) -> bool:
+        """Tell what waits, in order. False if something still waits."""
+        while self._reports:
+            if self._try(self._reports[0], default=AWAY) is AWAY:
+                return False
+            self._reports.popleft()
+        return True
+
+    def move(self, replica_id: str, *, expected: ReplicaState, to: ReplicaState, **changes: Any) -> None:
+        def report() -> None:
+            try:
+                advance(replica_id=replica_id, expected=expected, to=to, **changes)
+            except (IllegalTransition, UnknownReplica) as refusal:
+                # Someone else moved it, or it is gone: the next poll says how things stand.
+                log.warning("report_refused", replica=replica_id, to=to, reason=refusal.message)
+
+        self._reports.append(report)
+        self.flush()
+
+    def note(self, replica_id: str, state: ReplicaState, reason: str) -> None:
+        """How far it is; not worth keeping if the database is away."""
+        self._try(lambda: rows.set_reason(replica_id=replica_id, state=state, reason=reason))
+
+    def record_digest(self, version_id: int, digest: str) -> None:
+        self._reports.append(lambda: rows.record_digest(version_id=version_id, digest=digest))
+        self.flush()
+
+    def reference(self, key: ReferenceKey) -> list[list[float]] | None:
+        if key not in self._references:
+            found = self._try(lambda: rows.golden_reference(key))
+            if found is not None:
+                self._references[key] = found
+        return self._references.get(key)
+
+    def record_reference(self, key: ReferenceKey, logprobs: list[list[float]], replica_id: str) -> list[list[float]]:
+        """Keep the first; returns the one that is kept (with the database away: ours, until it says otherwise)."""
+
+        def report() -> None:
+            self._references[key] = rows.record_reference(key, logprobs=logprobs, replica_id=replica_id)
+
+        self._references.setdefault(key, logprobs)
+        self._reports.append(report)
+        self.flush()
+        return self._references[key]
+
+    def newest_change_of(self, replica_id: str) -> int:
+        """0 while the database is away."""
+        return self._try(lambda: rows.newest_change_of(replica_id), default=0) or 0
+
+    def beat(self, machine_kind: str) -> None:
+        self._try(lambda: rows.beat(node=self.node, machine_kind=machine_kind))
+
+    def _try(self, work: Callable[[], T], default: Any = None) -> T | Any:
+        """The work's result, or `default` while the database is away (asked again after RETRY_S at the soonest)."""
+        now_s = self._clock.monotonic_s()
+        if self._away_until_s is not None and now_s < self._away_until_s:
+            return default
+        try:
+            result = work()
+        except AWAY as error:
+            if self._away_until_s is None:
+                log.warning("database_away", reason=str(error).strip().splitlines()[0] if str(error) else type(error).__name__)
+            self._away_until_s = now_s + RETRY_S
+            connection.close()
+            return default
+        if self._away_until_s is not None:
+            log.info("database_back", reports_waiting=len(self._reports))
+            self._away_until_s = None
+        return result

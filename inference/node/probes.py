@@ -1,0 +1,106 @@
+"""What a replica's jobs ask its engine. Blocking; each runs in a thread and ends early when its job is cancelled."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from inference.engines.client import EngineClient
+from inference.engines.vllm import EngineLoad
+from inference.errors import EngineFailed
+from inference.node.golden import Certificate, certify
+from inference.node.jobs import Job
+
+ASK_EVERY_S = 0.1
+ASK_LIMIT_S = 60.0
+SCRAPE_LIMIT_S = 5.0
+WARM_LIMIT_S = 120.0
+DRAIN_LOOK_S = 0.25
+# One idle scrape may fall between a gateway's sending and the engine's taking in.
+DRAIN_IDLE_SCRAPES = 3
+
+ClientFactory = Callable[[], EngineClient]
+
+
+def until_it_answers(job: Job[None], client: ClientFactory, *, limit_s: float) -> None:
+    """Ask for one token until it comes. Raises EngineFailed after `limit_s` with what was wrong last."""
+    started_s = time.monotonic()
+    with client() as engine:
+        while not job.is_cancelled():
+            left_s = limit_s - (time.monotonic() - started_s)
+            try:
+                return engine.one_token(timeout_s=max(0.5, min(left_s, ASK_LIMIT_S)))
+            except EngineFailed as failure:
+                if left_s <= 0:
+                    reason = f"no answer to a one-token request within {limit_s:g} s (last: {failure.message})"
+                    raise EngineFailed(reason) from None
+            job.pause(ASK_EVERY_S)
+    return None
+
+
+def certificate(
+    job: Job[Certificate],
+    client: ClientFactory,
+    prompts: list[dict[str, Any]],
+    reference: list[list[float]] | None,
+    *,
+    tolerance_nats: float,
+    limit_s: float,
+) -> Certificate:
+    """Warm up, then the golden check. Raises EngineFailed, GoldenMismatch."""
+    with client() as engine:
+        engine.one_token(timeout_s=ASK_LIMIT_S)
+        engine.warm_logprobs(timeout_s=WARM_LIMIT_S)
+        return certify(
+            engine,
+            prompts,
+            reference=reference,
+            tolerance_nats=tolerance_nats,
+            timeout_s=limit_s,
+            is_cancelled=job.is_cancelled,
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """`load`: None if it could not be had. `canary`: None if none was sent, empty if answered, else what was wrong."""
+
+    load: EngineLoad | None
+    canary: str | None
+
+
+def look(client: ClientFactory, *, sends_canary: bool, canary_limit_s: float) -> Look:
+    with client() as engine:
+        load = _scrape(engine)
+        if not sends_canary:
+            return Look(load=load, canary=None)
+        try:
+            engine.one_token(timeout_s=canary_limit_s)
+            return Look(load=load, canary="")
+        except EngineFailed as failure:
+            # Customers' requests may have come in meanwhile and stand before the canary; then the counters move.
+            after = _scrape(engine)
+            is_moving = load is not None and after is not None and after.progress > load.progress
+            return Look(load=after, canary="" if is_moving else failure.message)
+
+
+def drain(job: Job[bool], client: ClientFactory, *, wait_for_gateways: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until no gateway sends any more and the engine has finished what it has. False if the limit came first."""
+    started_s = time.monotonic()
+    wait_for_gateways()
+    num_idle = 0
+    with client() as engine:
+        while not job.is_cancelled() and time.monotonic() - started_s < limit_s:
+            load = _scrape(engine)
+            num_idle = num_idle + 1 if load is not None and load.num_running + load.num_waiting == 0 else 0
+            if num_idle >= DRAIN_IDLE_SCRAPES:
+                return True
+            job.pause(DRAIN_LOOK_S)
+    return False
+
+
+def _scrape(engine: EngineClient) -> EngineLoad | None:
+    try:
+        return engine.load(timeout_s=SCRAPE_LIMIT_S)
+    except EngineFailed:
+        return None

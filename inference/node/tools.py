@@ -1,0 +1,36 @@
+"""What a replica's run works with: handed over whole, so that tests can hand over other ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.clock import Clock
+from inference.engines.client import EngineClient
+from inference.engines.environments import EngineEnvironment, EngineKind
+from inference.launchers.base import Launcher
+from inference.node.control_link import ControlLink
+from inference.node.jobs import Job, Jobs
+from inference.node.node_files import NodeFiles
+from inference.node.node_settings import NodeSettings
+from inference.node.weight_files import Staged
+from inference.services.node import Desired
+
+
+@dataclass(frozen=True)
+class Tools:
+    settings: NodeSettings
+    clock: Clock
+    link: ControlLink
+    jobs: Jobs
+    files: NodeFiles
+    sockets: Path
+    logs: Path
+    engine_cache: Path
+    tag: str
+    launcher: Callable[[EngineKind], Launcher]
+    find_environment: Callable[[str], EngineEnvironment]
+    stage: Callable[[Desired, Job[Staged]], Staged]
+    client: Callable[[str, str], EngineClient]
+    machine_kind: Callable[[EngineKind], str]
+    wait_for_gateways: Callable[[int, float], bool]
+    """(change id, seconds) -> whether all live gateways have applied the change by then."""
