@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 Chunk = dict[str, Any]
+MAX_TOKENS = 2**31 - 1
 
 
 class BadEvent(Exception):
@@ -50,10 +51,15 @@ def read_usage(figures: object) -> Usage | None:
         return None
     details = read.prompt_tokens_details or _Details()
     return Usage(
-        prompt_tokens=max(0, read.prompt_tokens or 0),
-        cached_tokens=max(0, details.cached_tokens or 0),
-        completion_tokens=max(0, read.completion_tokens or 0),
+        prompt_tokens=_count(read.prompt_tokens),
+        cached_tokens=_count(details.cached_tokens),
+        completion_tokens=_count(read.completion_tokens),
     )
+
+
+def _count(tokens: int | None) -> int:
+    """What an engine says, kept to what the ledger can hold."""
+    return min(max(0, tokens or 0), MAX_TOKENS)
 
 
 def decode_object(data: bytes) -> Chunk:

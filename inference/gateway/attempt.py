@@ -46,13 +46,13 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica:
         num_choices=request.num_choices,
     )
     try:
-        response, asks_stream = await _ask(exchange, request, replica, number)
+        response = await _ask(exchange, request, replica, number)
         if response.status != 200:
             await _read_refusal(response, replica, request.model)
         if "text/event-stream" in response.headers.get("content-type", ""):
             await _take_stream(exchange, response, reader)
         else:
-            await _take_whole(exchange, response, reader, asks_stream)
+            await _take_whole(exchange, response, reader)
     except EngineReported as error:
         status = error_status(error.error)
         if not exchange.output.has_started and status in CLIENT_FAULTS:
@@ -64,9 +64,7 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica:
         raise _connection_failure(error) from None
 
 
-async def _ask(
-    exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int
-) -> tuple[UpstreamResponse, bool]:
+async def _ask(exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int) -> UpstreamResponse:
     pool = exchange.parts.upstream
     body, asks_stream = upstream_body(
         request, kind=replica.kind, upstream_model=replica.upstream_model, cache_salt=exchange.principal.cache_salt
@@ -78,7 +76,7 @@ async def _ask(
     exchange.response = await pool.request(
         replica.url, "POST", request.path, headers, body, headers_s=None if asks_stream else pool.tunables.whole_answer_s
     )
-    return exchange.response, asks_stream
+    return exchange.response
 
 
 async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
@@ -88,7 +86,7 @@ async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader:
     await exchange.output.send_end(rest, reader)
 
 
-async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader, asks_stream: bool) -> None:
+async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
     tunables = exchange.parts.upstream.tunables
     body = await response.read_all(tunables.inter_event_s, tunables.max_answer_bytes)
     answer = reader.take_whole(body)

@@ -42,6 +42,7 @@ GATEWAY_LOST = "gateway_lost"
 REFUSED = "refused"
 
 MAX_MODEL_CHARS = 200
+MAX_FINISH_REASON_CHARS = 32
 
 
 class JournalLike(Protocol):
@@ -117,7 +118,7 @@ class Record:
         usage = self.usage or Usage()
         return msgspec.structs.replace(
             self._draft,
-            model=_printable(self.model),
+            model=_printable(self.model, MAX_MODEL_CHARS),
             tier=self.tier,
             version=self.version,
             pool=self.pool,
@@ -128,10 +129,10 @@ class Record:
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
-            finish_reason=self.finish_reason[:32],
+            finish_reason=_printable(self.finish_reason, MAX_FINISH_REASON_CHARS),
         )
 
 
-def _printable(model: str) -> str:
-    """A model's name as a client sent it may hold anything; a database column may not (NUL, length)."""
-    return "".join(char if char.isprintable() else "?" for char in model[:MAX_MODEL_CHARS])
+def _printable(text: str, max_chars: int) -> str:
+    """What a client or an engine sent may hold anything; a database column may not (NUL, length)."""
+    return "".join(char if char.isprintable() else "?" for char in text[:max_chars])

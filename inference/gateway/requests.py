@@ -129,7 +129,7 @@ def build_request(
     api = _api_of(route, fields)
     num_prompts = _num_prompts(fields.prompt) if api == "completions" else 1
     options = fields.stream_options or _StreamOptions()
-    is_foldable = fields.n * num_prompts == 1 and not any(given.get(name) for name in UNFOLDABLE_FIELDS)
+    is_foldable = fields.n * num_prompts == 1 and not any(_is_set(given.get(name)) for name in UNFOLDABLE_FIELDS)
     max_tokens = _limit(fields, given, api, default_max_tokens)
     for name in ("model", "stream", "stream_options", "priority"):
         given.pop(name, None)
@@ -147,6 +147,11 @@ def build_request(
         prompt_tokens_bound=body_bytes,
         fields=given,
     )
+
+
+def _is_set(value: object) -> bool:
+    """Zero is: `logprobs: 0` asks for the log-probability of each token."""
+    return value is not None and value is not False and value != []
 
 
 def _typed(given: dict[str, Any]) -> _Fields:
