@@ -26,6 +26,8 @@ from inference.gateway.segments import FolderLock, FolderNotEmpty, encode, segme
 
 log = structlog.get_logger(__name__)
 
+CLAIM_WITHIN_S = 5.0
+
 
 class JournalUnavailable(Unavailable):
     """Retry after a while; the journal's disk is full or does not work, so nothing new is taken on."""
@@ -344,7 +346,7 @@ def _unavailable() -> JournalUnavailable:
 
 def _claim(folder: Path) -> FolderLock:
     """Make and own the folder. A drainer that looks in may hold, or even remove it, for a moment: try again."""
-    deadline_s = time.monotonic() + 5.0
+    deadline_s = time.monotonic() + CLAIM_WITHIN_S
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = FolderLock.take(folder)

@@ -55,15 +55,23 @@ class Parsed:
 
 
 def encode(kind: Kind, draft: UsageDraft | None = None) -> bytes:
-    """One record, header and all. Text that UTF-8 cannot carry (lone surrogates from a client) becomes '?'."""
+    """One record, header and all. What msgpack cannot carry (lone surrogates, numbers beyond 64 bits) is bent to fit."""
     try:
         payload = _encoder.encode({"kind": kind, "draft": draft})
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError):
         assert draft is not None
-        texts = {name: value for name, value in msgspec.structs.asdict(draft).items() if isinstance(value, str)}
-        clean = {name: value.encode("utf-8", "replace").decode() for name, value in texts.items()}
-        payload = _encoder.encode({"kind": kind, "draft": msgspec.structs.replace(draft, **clean)})
+        payload = _encoder.encode({"kind": kind, "draft": _bent(draft)})
     return _HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _bent(draft: UsageDraft) -> UsageDraft:
+    changes: dict[str, object] = {}
+    for name, value in msgspec.structs.asdict(draft).items():
+        if isinstance(value, str):
+            changes[name] = value.encode("utf-8", "replace").decode()
+        elif isinstance(value, int):
+            changes[name] = max(-(2**63), min(value, 2**63 - 1))
+    return msgspec.structs.replace(draft, **changes)
 
 
 def parse(data: bytes, *, is_whole: bool) -> Parsed:
