@@ -1,5 +1,6 @@
 """What `make up` sets up so that there is something to try: a tenant with a key, an operator, two small models."""
 
+import io
 import os
 import secrets
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def welcome(demo: Demo) -> str:
 Headway serves {" and ".join(MODELS)} at {demo.url}/v1. Try:
 
   curl -N {demo.url}/v1/chat/completions -H "Authorization: Bearer {demo.key}" \\
-    -d '{{"model":"{DEMO_MODEL}","stream":true,"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
+    -H "Content-Type: application/json" -d '{{"model":"{DEMO_MODEL}","stream":true,"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
 
 Site: {demo.site} (user {demo.operator}, password in {demo.operator_password_file})
 make down stops everything; manage.py status shows it."""
@@ -98,7 +99,7 @@ def _tiny_model(folder: Path, say: Callable[[str], None]) -> None:
     """A random model of two layers: useless text, thousands of tokens a second; what tests and load run on."""
     if not Model.objects.filter(public_id=TINY_MODEL).exists():
         say("making the tiny model ...")
-        call_command("make_tiny_model", str(folder))
+        call_command("make_tiny_model", str(folder), stdout=io.StringIO())
     golden = [{"prompt": "one two three four five six seven eight", "expect": "", "max_tokens": 1}]
     _managed(TINY_MODEL, weights=str(folder), args=["--max-model-len", "2048", *TOOL_ARGS], dtype="float32", golden=golden)
 

@@ -22,11 +22,12 @@ def wait_until_ready(*, models: Sequence[str], key: str, within_s: float, say: C
     deadline_s = time.monotonic() + within_s
     started_s, said, missing = time.monotonic(), "", list(models)
     while missing:
-        line = "; ".join(_line(model) for model in fleet_status(timezone.now()).models if model.id in missing)
+        states = {model.id: model for model in fleet_status(timezone.now()).models}
+        line = "; ".join(_line(states[model]) for model in missing)
         if line != said:
             say(f"[{time.monotonic() - started_s:4.0f} s] {line}")
             said = line
-        missing = [model for model in missing if not answers(model, key)]
+        missing = [model for model in missing if not (states[model].ready and answers(model, key))]
         if missing and time.monotonic() > deadline_s:
             raise NotReadyInTime(f"not ready after {within_s:.0f} s: {line}; logs are in {settings.HOME.logs}")
         time.sleep(ASK_EVERY_S if missing else 0)
