@@ -82,8 +82,9 @@ async def _ask(exchange: "Exchange", request: GenerationRequest, replica: Replic
 async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
     tunables = exchange.parts.upstream.tunables
     rest = await relay(response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output)
+    last = exchange.output.last(rest, reader)
     exchange.done()
-    await exchange.output.send_end(rest, reader)
+    await exchange.output.send_last(last)
 
 
 async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
@@ -93,8 +94,9 @@ async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: 
     if not exchange.output.takes_whole:
         raise BadEvent("a stream was asked for and none came")
     exchange.on_output()
+    last = exchange.output.whole(answer)
     exchange.done()
-    await exchange.output.send_whole(answer)
+    await exchange.output.send_last(last)
 
 
 async def _read_refusal(response: UpstreamResponse, replica: ReplicaEntry, public_id: str) -> None:

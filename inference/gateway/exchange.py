@@ -187,7 +187,7 @@ class Exchange:
         is_first_end = not self.record.is_settled
         self._settle(end_state, refusal.status)
         self._let_go()
-        if is_first_end:
+        if is_first_end or not self.output.has_started:
             await self.output.send_error(refusal)
 
     async def _end_by_cut(self) -> None:

@@ -63,13 +63,16 @@ class EventStreamOutput:
     async def send_chunks(self, chunks: list[Chunk]) -> None:
         await self._send(b"".join([b"data: " + encode(chunk) + b"\n\n" for chunk in chunks]), more=True)
 
-    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
+    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
         last = [*chunks, usage_chunk] if usage_chunk else chunks
-        await self._send(b"".join([b"data: " + encode(chunk) + b"\n\n" for chunk in last]) + LAST_EVENT, more=False)
+        return [*(b"data: " + encode(chunk) + b"\n\n" for chunk in last), LAST_EVENT]
 
-    async def send_whole(self, answer: Chunk) -> None:
+    def whole(self, answer: Chunk) -> list[bytes]:
         raise AssertionError("an event stream takes no whole answer")
+
+    async def send_last(self, data: list[bytes]) -> None:
+        await self._send(b"".join(data), more=False)
 
     async def send_error(self, refusal: Refusal) -> None:
         if self.has_started:
@@ -100,15 +103,21 @@ class JsonOutput:
         self._folder = Folder()
 
     async def send_chunks(self, chunks: list[Chunk]) -> None:
-        for chunk in chunks:
-            self._folder.add(chunk)
+        self._fold(chunks)
 
-    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
-        await self.send_chunks(chunks)
-        await self.send_whole(self._folder.answer(reader.final_usage()))
+    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+        self._fold(chunks)
+        return [encode(self._folder.answer(reader.final_usage()))]
 
-    async def send_whole(self, answer: Chunk) -> None:
-        await self._responder.json(200, encode(answer))
+    def whole(self, answer: Chunk) -> list[bytes]:
+        return [encode(answer)]
+
+    async def send_last(self, data: list[bytes]) -> None:
+        await self._responder.json(200, b"".join(data))
 
     async def send_error(self, refusal: Refusal) -> None:
         await self._responder.refuse(refusal)
+
+    def _fold(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._folder.add(chunk)

@@ -29,11 +29,13 @@ class Output(Protocol):
 
     async def send_chunks(self, chunks: list[Chunk]) -> None: ...
 
-    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
-        """The last chunks, then the end of a whole answer."""
+    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+        """What is still to be sent when the answer is whole: these chunks, usage, the end."""
 
-    async def send_whole(self, answer: Chunk) -> None:
-        """An answer that the engine did not stream. Only asked of an output for which `takes_whole`."""
+    def whole(self, answer: Chunk) -> list[bytes]:
+        """The same for an answer that the engine did not stream. Only asked of an output that `takes_whole`."""
+
+    async def send_last(self, data: list[bytes]) -> None: ...
 
     async def send_error(self, refusal: Refusal) -> None:
         """A status with an error object, or an error event where the answer has started; then the end."""

@@ -57,13 +57,17 @@ class SocketOutput:
         for chunk in chunks:
             await self._send_text(encode(chunk))
 
-    async def send_end(self, chunks: list[Chunk], reader: AnswerReader) -> None:
+    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
-        await self.send_chunks([*chunks, usage_chunk] if usage_chunk else chunks)
-        await self._send_text(b"[DONE]")
+        return [*map(encode, [*chunks, usage_chunk] if usage_chunk else chunks), b"[DONE]"]
 
-    async def send_whole(self, answer: Chunk) -> None:
+    def whole(self, answer: Chunk) -> list[bytes]:
         raise AssertionError("a socket takes no whole answer")
+
+    async def send_last(self, data: list[bytes]) -> None:
+        self.has_started = True
+        for message in data:
+            await self._send_text(message)
 
     async def send_error(self, refusal: Refusal) -> None:
         self.refusal = refusal

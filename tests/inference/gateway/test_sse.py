@@ -73,7 +73,11 @@ def test_an_endless_event_is_refused() -> None:
         splitter.feed(b"x" * 20)
 
 
-@given(st.lists(st.text(alphabet="ab\u00e9\U0001f642 :", min_size=1), max_size=6), st.integers(0, 2**32), st.sampled_from(["\n", "\r\n"]))
+@given(
+    st.lists(st.text(alphabet="ab\u00e9\U0001f642 :", min_size=1), max_size=6),
+    st.integers(0, 2**32),
+    st.sampled_from(["\n", "\r\n"]),
+)
 def test_any_events_cut_anywhere_come_out_as_they_went_in(texts: list[str], seed: int, line_end: str) -> None:
     stream = "".join(f"data: {text}{line_end}{line_end}" for text in texts).encode()
     rng, pieces, at = random.Random(seed), [], 0
