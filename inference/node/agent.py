@@ -51,7 +51,7 @@ class Agent:
 
     def _settle(self, now_s: float) -> None:
         files = self.tools.files.read_runs()
-        kept_sessions = set()
+        kept_sessions = self.tools.own_sessions()
         for replica_id, run in self.runs.items():
             file = files.get(replica_id)
             process = found(self.tools, run.desired, file) if file is not None else None

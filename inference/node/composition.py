@@ -42,6 +42,9 @@ class Launchers:
     def of(self, kind: EngineKind) -> Launcher:
         return self.prefork if kind is EngineKind.CPU and self.prefork is not None else self.plain
 
+    def own_sessions(self) -> set[int]:
+        return set(self.prefork.prefork_pids()) if self.prefork is not None else set()
+
     def close(self) -> None:
         for launcher in (self.plain, self.prefork):
             if launcher is not None:
@@ -68,6 +71,7 @@ def make_tools(
         engine_cache=home.folder("engine-cache"),
         tag=tag_of(home, node),
         launcher=launchers.of,
+        own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),
         stage=lambda desired, job: _stage(tools, home.weights, desired, job),
         client=EngineClient,

@@ -28,6 +28,8 @@ class Tools:
     engine_cache: Path
     tag: str
     launcher: Callable[[EngineKind], Launcher]
+    own_sessions: Callable[[], set[int]]
+    """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""
     find_environment: Callable[[str], EngineEnvironment]
     stage: Callable[[Desired, Job[Staged]], Staged]
     client: Callable[[str, str], EngineClient]

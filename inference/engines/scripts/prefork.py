@@ -25,6 +25,8 @@ import sys
 import time
 import traceback
 
+import setproctitle
+
 
 def import_engine():
     """Everything a server, its engine core and its CPU worker import. Returns the server's main()."""
@@ -113,6 +115,7 @@ class Prefork:
                 os.close(fd)
             self.control.close()
             redirect_output(order["log"])
+            setproctitle.setproctitle(f"headway-engine {order['launch']}")
             os.environ.update(order["env"])
             sys.argv = ["vllm-server", *order["argv"]]
             gc.enable()

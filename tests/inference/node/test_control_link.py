@@ -1,0 +1,175 @@
+"""The agent's link to a real database, which goes away and comes back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections
+
+from headway.clock import FakeClock
+from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
+from inference.node.control_link import RETRY_S, ControlLink
+from inference.services.node import ReferenceKey, mark_stopped
+from inference.services.registry import VersionSpec, register_model, scale
+from inference.services.replicas import advance
+
+pytestmark = pytest.mark.django_db
+S = ReplicaState
+
+
+@contextmanager
+def database_away() -> Iterator[None]:
+    """The connection is lost and cannot be made again. (For tests without a transaction around them.)"""
+
+    def refuse(*_args: Any) -> None:
+        raise OperationalError("connection refused")
+
+    connections["default"].close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections["default"], "connect", refuse)
+        yield
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def link(clock: FakeClock) -> ControlLink:
+    return ControlLink("here", clock)
+
+
+@pytest.fixture
+def replica() -> Replica:
+    spec = VersionSpec(weights_uri="/w", engine_environment="vllm-cpu-1", engine_args=["--x"], dtype="float32")
+    register_model(public_id="m", actor="test", version=spec)
+    scale(public_id="m", replicas=1, actor="test", node="here")
+    return Replica.objects.get()
+
+
+def state_of(replica: Replica) -> str:
+    return Replica.objects.get(pk=replica.pk).state
+
+
+def test_it_reads_this_nodes_replicas_only(link: ControlLink, replica: Replica) -> None:
+    rows = link.poll()
+    assert rows is not None
+    (row,) = rows
+    assert (row.replica_id, row.weights_uri, row.engine_args, row.served_name) == (replica.id, "/w", ["--x"], "m")
+    Replica.objects.update(node="elsewhere")
+    assert link.poll() == []
+
+
+def test_stopped_and_external_replicas_are_no_business_of_an_agent(link: ControlLink, replica: Replica) -> None:
+    Replica.objects.update(state=S.STOPPED)
+    assert link.poll() == []
+    Replica.objects.update(state=S.REQUESTED, version=None)
+    assert link.poll() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_reports_made_while_the_database_is_away_are_told_in_order_when_it_is_back(
+    link: ControlLink, clock: FakeClock, replica: Replica
+) -> None:
+    before = ControlChange.objects.count()
+    with database_away():
+        link.move(replica.id, expected=S.REQUESTED, to=S.STAGING)
+        link.move(replica.id, expected=S.STAGING, to=S.STARTING, epoch=1, url="unix:/s")
+        link.move(replica.id, expected=S.STARTING, to=S.CERTIFYING)
+        assert link.is_away
+        assert link.poll() is None
+    assert state_of(replica) == S.REQUESTED
+    clock.advance(RETRY_S)
+    rows = link.poll()
+    assert rows is not None
+    assert (rows[0].state, rows[0].epoch, rows[0].url) == (S.CERTIFYING, 1, "unix:/s")
+    told = [change.payload["state"] for change in ControlChange.objects.order_by("id")[before:] if change.payload]
+    assert told == [S.STAGING, S.STARTING, S.CERTIFYING]
+    assert not link.is_away
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_absent_database_is_not_asked_at_every_turn(link: ControlLink, clock: FakeClock, replica: Replica) -> None:
+    with database_away():
+        assert link.poll() is None
+    assert link.poll() is None, "not asked yet"
+    clock.advance(RETRY_S)
+    assert link.poll() is not None
+
+
+def test_a_report_that_someone_forestalled_is_dropped_and_the_rest_goes_on(link: ControlLink, replica: Replica) -> None:
+    advance(replica_id=replica.id, expected=S.REQUESTED, to=S.FAILED, reason="an operator's")
+    link.move(replica.id, expected=S.REQUESTED, to=S.STAGING)
+    assert link.num_reports_waiting == 0
+    rows = link.poll()
+    assert rows is not None
+    assert rows[0].state == S.FAILED
+
+
+def test_a_reason_is_shown_but_only_in_the_state_it_belongs_to(link: ControlLink, replica: Replica) -> None:
+    link.note(replica.id, S.STAGING, "late")
+    assert Replica.objects.get().reason == ""
+    link.note(replica.id, S.REQUESTED, "downloading 40 of 93 MB")
+    assert Replica.objects.get().reason == "downloading 40 of 93 MB"
+
+
+def test_a_digest_is_filled_in_once(link: ControlLink, replica: Replica) -> None:
+    assert replica.version_id is not None
+    link.record_digest(replica.version_id, "first")
+    link.record_digest(replica.version_id, "second")
+    assert ModelVersion.objects.get().weights_digest == "first"
+
+
+def test_the_first_reference_is_kept(link: ControlLink, clock: FakeClock, replica: Replica) -> None:
+    assert replica.version_id is not None
+    key = ReferenceKey(version_id=replica.version_id, engine_environment="e", dtype="float32", machine_kind="cpu")
+    assert link.reference(key) is None
+    assert link.record_reference(key, [[-1.0]], replica.id) == [[-1.0]]
+    another_agent = ControlLink("there", clock)
+    assert another_agent.record_reference(key, [[-2.0]], "rep-x") == [[-1.0]]
+    assert another_agent.reference(key) == [[-1.0]]
+    assert GoldenReference.objects.get().recorded_from == replica.id
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reference_made_while_the_database_is_away_holds_for_the_next_replica(
+    link: ControlLink, clock: FakeClock, replica: Replica
+) -> None:
+    assert replica.version_id is not None
+    key = ReferenceKey(version_id=replica.version_id, engine_environment="e", dtype="float32", machine_kind="cpu")
+    with database_away():
+        assert link.reference(key) is None
+        assert link.record_reference(key, [[-1.0]], replica.id) == [[-1.0]]
+        assert link.reference(key) == [[-1.0]]
+    clock.advance(RETRY_S)
+    assert link.flush()
+    assert GoldenReference.objects.get().logprobs == [[-1.0]]
+
+
+def test_a_node_that_lives_says_so(link: ControlLink) -> None:
+    link.beat("cpu-a")
+    link.beat("cpu-b")
+    assert [(row.name, row.machine_kind) for row in NodeHeartbeat.objects.all()] == [("here", "cpu-b")]
+
+
+def test_the_newest_change_is_the_last_thing_the_feed_said(link: ControlLink, replica: Replica) -> None:
+    link.move(replica.id, expected=S.REQUESTED, to=S.STAGING)
+    assert link.newest_change_of(replica.id) == ControlChange.objects.latest("id").id
+    assert link.newest_change_of("rep-none") == 0
+
+
+@pytest.mark.parametrize("state", [S.STAGING, S.STARTING, S.CERTIFYING, S.READY, S.DRAINING])
+def test_stopping_all_engines_leaves_rows_that_the_next_agent_starts_again_or_forgets(
+    replica: Replica, state: ReplicaState
+) -> None:
+    Replica.objects.update(state=state)
+    mark_stopped(nodes=["elsewhere"], reason="no")
+    assert state_of(replica) == state
+    mark_stopped(nodes=["here"], reason="stopped by make down")
+    row = Replica.objects.get()
+    assert (row.state, row.reason) == (S.FAILED, "stopped by make down")
+    Replica.objects.update(state=state, is_wanted=False)
+    mark_stopped(nodes=["here"], reason="stopped by make down")
+    assert state_of(replica) == S.STOPPED
