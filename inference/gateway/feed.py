@@ -148,9 +148,9 @@ class Feed:
             self._check_anchor()
         self._poll()
         self._polled_s = self._clock.monotonic_s()
-        self._is_ready.set()
         if is_heartbeat_due or self._state.applied_change_id != self._acknowledged_id:
             self._acknowledge(now_s)
+        self._is_ready.set()  # after the row that says we are here: who waits for all gateways waits for this one too
         if now_s >= self._next_compaction_s:
             self._next_compaction_s = now_s + self._tunables.compaction_s
             deleted = control.compact_feed(older_than=self._clock.now() - timedelta(seconds=self._tunables.keep_s))
