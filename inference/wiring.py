@@ -16,6 +16,7 @@ from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.server import bind, serve
 from inference.gateway.state import ControlState
+from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 
 log = structlog.get_logger(__name__)
@@ -39,7 +40,7 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
     """
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
     journal_tunables, feed_tunables = JournalTunables.from_env(), FeedTunables.from_env()
-    admission_tunables = admission_tunables_from_env()
+    admission_tunables, external_tunables = admission_tunables_from_env(), external_tunables_from_env()
     clock, state, metrics = SystemClock(), ControlState(), Metrics()
     name = gateway_name(settings.NODE_NAME)
     bound = bind(host, port)
@@ -49,6 +50,8 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
     feed = Feed(state, gateway=name, snapshot_path=snapshot_path, tunables=feed_tunables, clock=clock)
     journal = Journal(settings.HOME.journal, name, journal_tunables)
     feed.start()
+    sweeper = ExternalSweeper(external_tunables, clock)
+    sweeper.start()
     dispatcher = LocalDispatcher(state, admission_tunables, clock)
     parts = GatewayParts(
         name=name,
@@ -68,6 +71,7 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
         serve(parts, bound)
     finally:
         dispatcher.close()
+        sweeper.stop()
         journal.stop()
         feed.stop()
         log.info("gateway_stopped", gateway=name)
