@@ -53,7 +53,7 @@ def test_replies_are_identical_direct_and_through_the_gateway(service: Service, 
             ]
             texts = [text_of(reply) for reply in replies]
             assert len(set(texts)) == 1, texts
-            assert texts[0]
+            assert texts[0] or path == "/v1/completions"  # raw text may be answered by an end at once
             assert len({tuple(ends_of(reply)) for reply in replies}) == 1
 
 
