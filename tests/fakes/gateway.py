@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class GatewayUnderTest:
     port: int
     key: str
     http: httpx.AsyncClient
-    stop: Callable[[], Awaitable[None]]
+    stop: Callable[[], Coroutine[Any, Any, None]]
 
     @property
     def url(self) -> str:

@@ -92,7 +92,7 @@ async def test_attempts_are_bounded() -> None:
         assert sum(len(replica.requests) for replica in replicas) == 2
 
 
-ENDS = {
+ENDS: dict[str, Any] = {
     "500": (refused(500, "broken"), 502, "engine_error", "engine_error"),
     "503": (refused(503, "busy"), 503, "engine_busy", "engine_error"),
     "reset": ([RESET], 502, "engine_died", "engine_died"),

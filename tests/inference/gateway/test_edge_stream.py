@@ -28,7 +28,7 @@ from tests.fakes.replica import (
     usage_chunk,
 )
 
-ROUTES = [
+ROUTES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/generate", {"messages": [{"role": "user", "content": "hi"}]}),
     ("/v1/generate", {"prompt": "hi"}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
@@ -262,7 +262,7 @@ def failing(*end: Any) -> list[Any]:
     return [EVENT_STREAM_HEAD, piece(role + first), 0.05, piece(second), 0.05, *end]
 
 
-FAILURES = {
+FAILURES: dict[str, Any] = {
     "reset": ([RESET], "engine_died", "engine_died"),
     "closed inside the body": ([CLOSE], "engine_died", "engine_died"),
     "ended without a finish reason": ([LAST_PIECE], "engine_died", "engine_died"),
