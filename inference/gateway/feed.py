@@ -153,8 +153,13 @@ class Feed:
         self._is_ready.set()  # after the row that says we are here: who waits for all gateways waits for this one too
         if now_s >= self._next_compaction_s:
             self._next_compaction_s = now_s + self._tunables.compaction_s
-            deleted = control.compact_feed(older_than=self._clock.now() - timedelta(seconds=self._tunables.keep_s))
-            log.info("feed_compacted", rows=deleted)
+            self._compact()
+
+    def _compact(self) -> None:
+        before = self._clock.now() - timedelta(seconds=self._tunables.keep_s)
+        num_rows = control.compact_feed(older_than=before)
+        num_gateways = feed_progress.forget_dead_gateways(not_seen_since=before)
+        log.info("feed_compacted", rows=num_rows, dead_gateways=num_gateways)
 
     def _check_anchor(self) -> None:
         """Load everything if nothing is loaded, or if the row we stopped at is not there: then it is another database."""

@@ -3,7 +3,7 @@
 import threading
 
 import structlog
-from django.db import connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from headway import env
 from headway.clock import Clock
@@ -54,7 +54,9 @@ class ExternalSweeper:
                 probe=lambda replica: probe_external(replica, self._tunables),
                 tunables=self._tunables,
             )
+        except (DatabaseError, InterfaceError):
+            connection.close()  # it is away: replicas keep their states, and the feed's thread says so in the log
         except Exception:
-            # The thread's boundary: with the database away there is nothing to sweep, and replicas keep their states.
-            log.warning("external_sweep_failed", exc_info=True)
+            # The thread's boundary: without it no external replica would be looked after any more.
+            log.exception("external_sweep_failed")
             connection.close()

@@ -24,6 +24,11 @@ def forget_gateway(*, gateway: str) -> None:
     GatewayFeed.objects.filter(pk=gateway).delete()
 
 
+def forget_dead_gateways(*, not_seen_since: datetime) -> int:
+    """Those that could not sign off."""
+    return GatewayFeed.objects.filter(seen_at__lt=not_seen_since).delete()[0]
+
+
 def acknowledgements(change_id: int, now: datetime) -> list[tuple[str, bool]]:
     """Each live gateway and whether it has applied this change, sorted by name."""
     rows = GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")

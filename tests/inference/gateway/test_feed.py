@@ -252,8 +252,11 @@ def test_the_feed_is_compacted_now_and_then(make: Make, monkeypatch: pytest.Monk
     monkeypatch.setattr("inference.gateway.feed._FIRST_COMPACTION_S", 0.0)
     for _ in range(3):
         publish(model_row(0))
-    ControlChange.objects.update(at=timezone.now() - timedelta(days=2))
+    two_days_ago = timezone.now() - timedelta(days=2)
+    ControlChange.objects.update(at=two_days_ago)
+    feed_progress.acknowledge(gateway="dead", applied_change_id=1, now=two_days_ago)
     feed, state = make()
     eventually(lambda: ControlChange.objects.count() == 1)
+    eventually(lambda: [row.gateway for row in GatewayFeed.objects.all()] == ["g1"])
     assert feed.wait_ready(10)
     assert state.model("m") is not None
