@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+from dataclasses import dataclass
 
 import structlog
 from django.conf import settings
@@ -16,7 +17,6 @@ from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.server import bind, serve
 from inference.gateway.state import ControlState
-from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 
 log = structlog.get_logger(__name__)
@@ -33,26 +33,45 @@ def gateway_name(node: str) -> str:
     return f"{tidy}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
+@dataclass(frozen=True)
+class GatewayProcess:
+    """What has a life of its own in a gateway process."""
+
+    parts: GatewayParts
+    dispatcher: LocalDispatcher
+    journal: Journal
+    feed: Feed
+
+
 def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
     """Serve until a signal and its drain are over. Raises ConfigurationError when a port or a folder cannot be had.
 
     Ports are taken before anything starts. The end goes the other way round: requests, journal, feed.
     """
-    gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
-    journal_tunables, feed_tunables = JournalTunables.from_env(), FeedTunables.from_env()
-    admission_tunables, external_tunables = admission_tunables_from_env(), external_tunables_from_env()
-    clock, state, metrics = SystemClock(), ControlState(), Metrics()
-    name = gateway_name(settings.NODE_NAME)
-    bound = bind(host, port)
+    bound, metrics = bind(host, port), Metrics()
     if metrics_port:
         _serve_metrics(metrics, host, metrics_port)
-    snapshot_path = settings.HOME.snapshots / SNAPSHOT_NAME
-    feed = Feed(state, gateway=name, snapshot_path=snapshot_path, tunables=feed_tunables, clock=clock)
-    journal = Journal(settings.HOME.journal, name, journal_tunables)
-    feed.start()
-    sweeper = ExternalSweeper(external_tunables, clock)
-    sweeper.start()
-    dispatcher = LocalDispatcher(state, admission_tunables, clock)
+    gateway = build_gateway(metrics)
+    gateway.feed.start()
+    try:
+        if not gateway.feed.wait_ready(FIRST_FEED_WAIT_S):
+            log.warning("gateway_not_ready", reason=gateway.feed.why_not_ready())
+        serve(gateway.parts, bound)
+    finally:
+        gateway.dispatcher.close()
+        gateway.journal.stop()
+        gateway.feed.stop()
+        log.info("gateway_stopped", gateway=gateway.parts.name)
+
+
+def build_gateway(metrics: Metrics) -> GatewayProcess:
+    """Everything but the sockets, from the settings; the journal's folder is taken, the feed is not started."""
+    clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
+    snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
+    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock)
+    dispatcher = LocalDispatcher(state, admission_tunables_from_env(), clock)
+    gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
+    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env())
     parts = GatewayParts(
         name=name,
         state=state,
@@ -65,16 +84,7 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
         why_not_ready=feed.why_not_ready,
         feed_age_s=feed.age_s,
     )
-    try:
-        if not feed.wait_ready(FIRST_FEED_WAIT_S):
-            log.warning("gateway_not_ready", reason=feed.why_not_ready())
-        serve(parts, bound)
-    finally:
-        dispatcher.close()
-        sweeper.stop()
-        journal.stop()
-        feed.stop()
-        log.info("gateway_stopped", gateway=name)
+    return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed)
 
 
 def _serve_metrics(metrics: Metrics, host: str, port: int) -> None:

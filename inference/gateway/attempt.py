@@ -8,7 +8,13 @@ from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
 from inference.gateway.relay import relay
 from inference.gateway.requests import GenerationRequest, upstream_body
 from inference.gateway.state import ReplicaEntry
-from inference.gateway.upstream import ConnectFailed, UpstreamClosed, UpstreamError, UpstreamResponse, UpstreamTimeout
+from inference.gateway.upstream_connection import (
+    ConnectFailed,
+    UpstreamClosed,
+    UpstreamError,
+    UpstreamResponse,
+    UpstreamTimeout,
+)
 
 if TYPE_CHECKING:
     from inference.gateway.exchange import Exchange

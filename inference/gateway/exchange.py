@@ -31,7 +31,7 @@ from inference.gateway.record import (
 from inference.gateway.relay import Output
 from inference.gateway.requests import GenerationRequest
 from inference.gateway.state import Principal
-from inference.gateway.upstream import UpstreamResponse
+from inference.gateway.upstream_connection import UpstreamResponse
 
 log = structlog.get_logger(__name__)
 

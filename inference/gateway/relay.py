@@ -10,7 +10,8 @@ from typing import Protocol
 from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported
 from inference.gateway.openai_errors import Refusal
 from inference.gateway.sse import EventTooLarge, SseSplitter
-from inference.gateway.upstream import UpstreamClosed, UpstreamError, UpstreamResponse, UpstreamTunables
+from inference.gateway.upstream import UpstreamTunables
+from inference.gateway.upstream_connection import UpstreamClosed, UpstreamError, UpstreamResponse
 
 
 class Output(Protocol):

@@ -6,16 +6,13 @@ connection is moved lazily, so a token costs no timer.
 """
 
 import asyncio
-import math
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from typing import cast
 from urllib.parse import urlsplit
 
-import httptools
-
 from headway import env
+from inference.gateway.upstream_connection import ConnectFailed, Connection, UpstreamClosed, UpstreamResponse
 
 
 @dataclass(frozen=True)
@@ -55,269 +52,13 @@ class UpstreamTunables:
         )
 
 
-class UpstreamError(Exception):
-    """The engine could not be talked to; the subclass says how far it came."""
-
-
-class ConnectFailed(UpstreamError):
-    """No connection; nothing was sent."""
-
-
-class UpstreamClosed(UpstreamError):
-    """The connection ended, or broke the protocol, before the response was whole."""
-
-    def __init__(self, reason: str, *, before_headers: bool, before_any_byte: bool = False) -> None:
-        super().__init__(reason)
-        self.before_headers = before_headers
-        self.before_any_byte = before_any_byte
-
-
-class UpstreamTimeout(UpstreamError):
-    """The engine stayed silent for too long; `phase` is "headers" or "body"."""
-
-    def __init__(self, phase: str, limit_s: float) -> None:
-        super().__init__(f"no {phase} within {limit_s:g} s")
-        self.phase = phase
-
-
-class UpstreamResponse:
-    """A response whose headers have arrived. `headers` has lower-case names."""
-
-    def __init__(self, connection: "_Connection") -> None:
-        self._connection = connection
-        self._chunks: list[bytes] = []
-        self._buffered_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: UpstreamError | None = None
-        self._discards = False
-        self.is_complete = False
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    async def read(self, limit_s: float) -> bytes:
-        """Whatever has arrived since the last call, waiting at most `limit_s` for the first byte; b"" at the end.
-
-        Raises UpstreamClosed, UpstreamTimeout (after which a further read may wait again).
-        """
-        while not self._chunks:
-            if self.is_complete:
-                return b""
-            if self._error is not None:
-                raise self._error
-            await self._wait(limit_s, "body")
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
-        self._buffered_bytes = 0
-        self._connection.resume()
-        return data
-
-    async def read_all(self, limit_s: float, max_bytes: int) -> bytes:
-        """The whole body. Raises UpstreamClosed (also when it is larger than `max_bytes`), UpstreamTimeout."""
-        parts, size = [], 0
-        while data := await self.read(limit_s):
-            parts.append(data)
-            size += len(data)
-            if size > max_bytes:
-                self.abort()
-                raise UpstreamClosed(f"the answer is larger than {max_bytes} bytes", before_headers=False)
-        return b"".join(parts)
-
-    def abort(self) -> None:
-        """Close the socket at once, unless the response is whole already."""
-        if not self.is_complete:
-            self._connection.abort()
-
-    def finish(self, within_s: float) -> None:
-        """Nothing more is wanted: keep the connection if the response ends within `within_s`, else close it."""
-        if not self.is_complete and self._error is None:
-            self._discards = True
-            self._chunks.clear()
-            self._connection.resume()
-            self._connection.arm(within_s)
-
-    async def _wait(self, limit_s: float, phase: str) -> None:
-        self._waiter = self._connection.loop.create_future()
-        self._connection.arm(limit_s)
-        try:
-            await self._waiter
-        except TimeoutError:
-            raise UpstreamTimeout(phase, limit_s) from None
-        finally:
-            self._waiter = None
-            self._connection.disarm()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _add(self, data: bytes) -> int:
-        """Returns how many bytes wait to be read."""
-        if self._discards:
-            return 0
-        self._chunks.append(data)
-        self._buffered_bytes += len(data)
-        self._wake()
-        return self._buffered_bytes
-
-    def _fail(self, error: UpstreamError) -> None:
-        self._error = error
-        self._wake()
-
-    def _complete(self) -> None:
-        self.is_complete = True
-        self._wake()
-
-    def _time_out(self) -> bool:
-        """The deadline has passed: tell who waits. False when nobody does."""
-        if self._waiter is None or self._waiter.done():
-            return False
-        self._waiter.set_exception(TimeoutError())
-        return True
-
-
-class _Connection(asyncio.Protocol):
-    """One socket. `response` is the one being read, None while idle."""
-
-    def __init__(self, pool: "UpstreamPool", url: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._pool, self._url, self.loop = pool, url, loop
-        self._transport: asyncio.Transport | None = None
-        self._parser: httptools.HttpResponseParser | None = None
-        self._is_paused = False
-        self._has_headers = self._has_bytes = self._ends_with_eof = False
-        self._deadline_s = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self.response: UpstreamResponse | None = None
-        self.idle_since_s = 0.0
-        self.is_lost = False
-
-    # -- towards the pool and the response
-
-    async def send(self, request: list[bytes], limit_s: float) -> UpstreamResponse:
-        """Send a request; returns when the response's headers have arrived."""
-        assert self._transport is not None and self.response is None, "one request at a time"
-        self._parser = httptools.HttpResponseParser(self)
-        self._has_headers = self._has_bytes = self._ends_with_eof = False
-        self.response = response = UpstreamResponse(self)
-        self._transport.writelines(request)
-        try:
-            while not response.status:
-                if response._error is not None:
-                    raise response._error
-                await response._wait(limit_s, "headers")
-        except BaseException:
-            self.abort()
-            raise
-        return response
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def resume(self) -> None:
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
-
-    def arm(self, limit_s: float) -> None:
-        """Set the deadline. The handle is made anew only when the deadline came nearer."""
-        self._deadline_s = deadline_s = self.loop.time() + limit_s
-        if self._timer is not None and self._timer.when() > deadline_s:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self.loop.call_at(deadline_s, self._on_timer)
-
-    def disarm(self) -> None:
-        self._deadline_s = math.inf
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if self._deadline_s == math.inf:
-            return
-        if self.loop.time() < self._deadline_s:
-            self._timer = self.loop.call_at(self._deadline_s, self._on_timer)
-        elif self.response is None or not self.response._time_out():
-            self.abort()  # a response that was given up has not ended in time
-
-    # -- asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self.response is None or self._parser is None:
-            self.abort()  # an engine that speaks unasked
-            return
-        self._has_bytes = True
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail("the engine's answer is not HTTP")
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
-        self._pool.forget(self._url, self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.response is not None and self._ends_with_eof and exc is None:
-            self.response._complete()
-        else:
-            self._fail("the engine closed the connection")
-        self.response = self._parser = None
-
-    def _fail(self, reason: str) -> None:
-        if self.response is not None and self.response._error is None:
-            error = UpstreamClosed(reason, before_headers=not self._has_headers, before_any_byte=not self._has_bytes)
-            self.response._fail(error)
-
-    # -- httptools callbacks
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        assert self.response is not None
-        self.response.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        assert self.response is not None and self._parser is not None
-        status = self._parser.get_status_code()
-        if status < 200:
-            return  # an interim response; its headers are overwritten
-        headers = self.response.headers
-        self._ends_with_eof = "content-length" not in headers and "transfer-encoding" not in headers
-        self._has_headers = True
-        self.response.status = status
-        self.response._wake()
-
-    def on_body(self, data: bytes) -> None:
-        assert self.response is not None and self._transport is not None
-        waiting_bytes = self.response._add(data)
-        if waiting_bytes > self._pool.tunables.buffer_bytes and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
-
-    def on_message_complete(self) -> None:
-        response = self.response
-        if response is None or not self._has_headers or self._parser is None:
-            return
-        keeps_alive = self._parser.should_keep_alive() and not self._ends_with_eof
-        self.response = None
-        self.disarm()
-        response._complete()
-        self.resume()
-        if keeps_alive:
-            self._pool.keep(self._url, self)
-        elif self._transport is not None:
-            self._transport.close()
-
-
 class UpstreamPool:
     """Connections to all engines of a process. Belongs to one event loop."""
 
     def __init__(self, tunables: UpstreamTunables) -> None:
         self.tunables = tunables
-        self._idle: dict[str, deque[_Connection]] = {}
-        self._open: set[_Connection] = set()
+        self._idle: dict[str, deque[Connection]] = {}
+        self._open: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
 
     async def request(
@@ -339,6 +80,10 @@ class UpstreamPool:
                     raise
         return await (await self._connect(url)).send(message, limit_s)
 
+    @property
+    def buffer_bytes(self) -> int:
+        return self.tunables.buffer_bytes
+
     def close(self) -> None:
         for connection in list(self._open):
             connection.abort()
@@ -349,7 +94,7 @@ class UpstreamPool:
     def num_idle(self, url: str) -> int:
         return len(self._idle.get(url, ()))
 
-    def _take_idle(self, url: str) -> _Connection | None:
+    def _take_idle(self, url: str) -> Connection | None:
         idle = self._idle.get(url)
         oldest_s = asyncio.get_running_loop().time() - self.tunables.idle_s
         while idle:
@@ -359,14 +104,14 @@ class UpstreamPool:
             connection.abort()
         return None
 
-    def keep(self, url: str, connection: _Connection) -> None:
+    def keep(self, url: str, connection: Connection) -> None:
         idle = self._idle.setdefault(url, deque())
         connection.idle_since_s = connection.loop.time()
         idle.append(connection)
         if len(idle) > self.tunables.max_idle:
             idle.popleft().abort()
 
-    def forget(self, url: str, connection: _Connection) -> None:
+    def forget(self, url: str, connection: Connection) -> None:
         self._open.discard(connection)
         idle = self._idle.get(url)
         if idle is not None and connection in idle:
@@ -374,9 +119,9 @@ class UpstreamPool:
             if not idle:
                 del self._idle[url]
 
-    async def _connect(self, url: str) -> _Connection:
+    async def _connect(self, url: str) -> Connection:
         loop = asyncio.get_running_loop()
-        connection = _Connection(self, url, loop)
+        connection = Connection(self, url, loop)
         parts = urlsplit(url)
         try:
             async with asyncio.timeout(self.tunables.connect_s):

@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference.gateway.upstream import (
-    ConnectFailed,
-    UpstreamClosed,
-    UpstreamPool,
-    UpstreamResponse,
-    UpstreamTimeout,
-    UpstreamTunables,
-)
+from inference.gateway.upstream import UpstreamPool, UpstreamTunables
+from inference.gateway.upstream_connection import ConnectFailed, UpstreamClosed, UpstreamResponse, UpstreamTimeout
 from tests.fakes.gateway import until
 from tests.fakes.replica import CLOSE, EVENT_STREAM_HEAD, LAST_PIECE, RESET, ScriptedReplica, answered, piece, streamed
 
