@@ -186,9 +186,12 @@ async def test_a_replica_that_comes_serves_those_who_wait() -> None:
     dispatcher, state, _ = one_slot()
     grant = await dispatcher.submit(ask())
     waiting = await start(dispatcher, ask())
-    await on_another_thread(state, replica_row(3, "r2"))
+    # While the loop sleeps: the change has to wake it.
+    feed = threading.Timer(0.05, state.apply, args=([replica_row(3, "r2")],))
+    feed.start()
     async with asyncio.timeout(5):
         assert (await waiting).replica.id == "r2"
+    feed.join()
     grant.release()
 
 

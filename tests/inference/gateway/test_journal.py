@@ -51,6 +51,7 @@ class BrokenDisk:
         self.room_bytes = 2**40
         self.fails_to_sync = False
         self.fails_to_cut = False
+        self.is_full_after_next_open = False
         self.num_syncs = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -62,6 +63,12 @@ class BrokenDisk:
         written = os.write(fd, data[: self.room_bytes])
         self.room_bytes -= written
         return written
+
+    def open(self, path: Path, flags: int, mode: int) -> int:
+        fd = os.open(path, flags, mode)
+        if self.is_full_after_next_open:
+            self.room_bytes = 0
+        return fd
 
     def ftruncate(self, fd: int, length: int) -> None:
         if self.fails_to_cut:
@@ -277,6 +284,23 @@ class TestDiskFull:
         eventually(lambda: journal.depth() == 0)
         assert ledger.ends() == {"r1": "done"}
         assert journal.num_corrupt == 0
+
+    def test_a_segment_stays_until_its_open_requests_stand_in_the_next(
+        self, make: Make, disk: BrokenDisk, ledger: MemoryLedger, tmp_path: Path
+    ) -> None:
+        journal = make()
+        journal.open(draft("long"))
+        disk.is_full_after_next_open = True
+        while journal.is_healthy:  # until the segment is long enough and the next one finds the disk full
+            journal.close(draft("short", "done"))
+            time.sleep(0.001)
+        eventually(lambda: journal.depth() == 0, what="draining")
+        assert "long" in on_disk(tmp_path / "g1")[0]
+        assert [number for number, _ in segments_of(tmp_path / "g1")] == [1, 2]
+        disk.is_full_after_next_open = False
+        disk.room_bytes = 2**40
+        eventually(lambda: [number for number, _ in segments_of(tmp_path / "g1")] == [2], what="dropping the first")
+        assert on_disk(tmp_path / "g1")[0] == {"long"}
 
     def test_a_disk_that_does_not_sync_is_unhealthy_until_another_file_does(
         self, make: Make, disk: BrokenDisk, ledger: MemoryLedger, tmp_path: Path

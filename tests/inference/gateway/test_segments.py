@@ -1,3 +1,4 @@
+import fcntl
 import struct
 import zlib
 from pathlib import Path
@@ -95,6 +96,20 @@ def test_a_folder_has_one_owner_also_within_a_process(tmp_path: Path) -> None:
 
 def test_a_folder_that_has_gone_cannot_be_owned(tmp_path: Path) -> None:
     assert FolderLock.take(tmp_path / "gone") is None
+
+
+def test_a_lock_file_that_was_removed_while_we_waited_for_it_is_no_ownership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def after_its_owner_removed_it(fd: int, operation: int) -> None:
+        (tmp_path / "lock").unlink()
+        (tmp_path / "lock").touch()  # and somebody else made it anew
+        flock(fd, operation)
+
+    monkeypatch.setattr("inference.gateway.segments.fcntl.flock", after_its_owner_removed_it)
+    assert FolderLock.take(tmp_path) is None
 
 
 def test_removing_a_folder_takes_what_the_journal_wrote_and_nothing_else(tmp_path: Path) -> None:

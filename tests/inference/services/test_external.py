@@ -24,7 +24,8 @@ from inference.services.external import ExternalTunables, ProbeResult, certify_e
 from inference.services.registry import register_model, register_replica
 from tests.inference.gateway.waiting import eventually
 
-QUICK = ExternalTunables(connect_timeout_s=2.0, answer_timeout_s=0.3)
+PATIENT = ExternalTunables(connect_timeout_s=10.0, answer_timeout_s=10.0)
+HASTY = ExternalTunables(connect_timeout_s=10.0, answer_timeout_s=0.3)
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 TOKEN: tuple[int, Any] = (200, {"choices": [{"index": 0, "message": {"content": "Hi"}}]})
@@ -128,7 +129,7 @@ def routed_states() -> list[str]:
 class TestProbe:
     def test_a_token_counts_and_one_is_all_that_is_asked_for(self, engine: Engine) -> None:
         engine.answers = {CHAT: [TOKEN]}
-        assert probe_external(unsaved(engine.url), QUICK) == ProbeResult(True)
+        assert probe_external(unsaved(engine.url), PATIENT) == ProbeResult(True)
         ((path, body),) = engine.asked
         assert (path, body["model"], body["max_tokens"], body["stream"]) == (CHAT, "served-name", 1, False)
 
@@ -143,7 +144,7 @@ class TestProbe:
     )
     def test_an_engine_without_chat_is_asked_for_a_completion(self, engine: Engine, no_chat: tuple[int, Any]) -> None:
         engine.answers = {CHAT: [no_chat], COMPLETION: [(200, {"choices": [{"text": "a"}]})]}
-        assert probe_external(unsaved(engine.url), QUICK).is_ok
+        assert probe_external(unsaved(engine.url), PATIENT).is_ok
         assert [path for path, _ in engine.asked] == [CHAT, COMPLETION]
 
     @pytest.mark.parametrize(
@@ -163,20 +164,20 @@ class TestProbe:
         self, engine: Engine, answer: tuple[int, Any], reason: str
     ) -> None:
         engine.answers = {CHAT: [answer]}
-        result = probe_external(unsaved(engine.url), QUICK)
+        result = probe_external(unsaved(engine.url), PATIENT)
         assert not result.is_ok
         assert reason in result.reason
 
     def test_an_engine_that_never_finishes_its_answer_does_not_hold_the_probe(self, engine: Engine) -> None:
         engine.trickles = True
         started_s = time.monotonic()
-        result = probe_external(unsaved(engine.url), QUICK)
+        result = probe_external(unsaved(engine.url), HASTY)
         assert "no token within 0.3 s" in result.reason
         assert time.monotonic() - started_s < 3.0
 
     def test_an_engine_that_listens_and_says_nothing_is_given_up(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            result = probe_external(unsaved(f"http://127.0.0.1:{silent.getsockname()[1]}"), QUICK)
+            result = probe_external(unsaved(f"http://127.0.0.1:{silent.getsockname()[1]}"), HASTY)
         assert "no token within" in result.reason
 
     # httpcore leaves the socket of a Unix connection that failed to the garbage collector.
@@ -184,8 +185,8 @@ class TestProbe:
     def test_nothing_listens(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        assert "nothing listens" in probe_external(unsaved(f"http://127.0.0.1:{port}"), QUICK).reason
-        assert "nothing listens" in probe_external(unsaved(f"unix:{tmp_path}/none"), QUICK).reason
+        assert "nothing listens" in probe_external(unsaved(f"http://127.0.0.1:{port}"), PATIENT).reason
+        assert "nothing listens" in probe_external(unsaved(f"unix:{tmp_path}/none"), PATIENT).reason
 
 
 @pytest.mark.django_db(transaction=True)
@@ -236,10 +237,10 @@ class TestSweep:
         engine.answers = {CHAT: [*[LOADING] * 60, TOKEN]}
         replica = replica_at(engine.url)
         for _ in range(60):
-            sweep_external(clock.now(), tunables=QUICK)
+            sweep_external(clock.now(), tunables=PATIENT)
             assert state_of(replica)[0] == "certifying"
             clock.advance(1.0)
-        sweep_external(clock.now(), tunables=QUICK)
+        sweep_external(clock.now(), tunables=PATIENT)
         assert state_of(replica)[0] == "ready"
         assert routed_states() == ["certifying", "ready"]
         assert engine.num_asked() == 61
@@ -357,7 +358,7 @@ def test_the_sweeper_sweeps_and_survives_failures(monkeypatch: pytest.MonkeyPatc
 def test_the_sweeper_makes_a_replica_ready(engine: Engine) -> None:
     engine.answers = {CHAT: [LOADING, TOKEN]}
     replica = replica_at(engine.url)
-    sweeper = ExternalSweeper(ExternalTunables(retry_s=0.02, answer_timeout_s=2.0), SystemClock())
+    sweeper = ExternalSweeper(ExternalTunables(retry_s=0.02, answer_timeout_s=10.0), SystemClock())
     sweeper.start()
     check: Callable[[], bool] = lambda: state_of(replica)[0] == "ready"  # noqa: E731
     eventually(check)
