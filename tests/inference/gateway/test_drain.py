@@ -139,8 +139,8 @@ class TestAdoption:
         self, tmp_path: Path, drainer: Drainer, ledger: MemoryLedger
     ) -> None:
         ledger.is_away = True
-        drainer.start()
         dead_gateway(tmp_path, opened("r1"))
+        drainer.start()
         time.sleep(0.05)
         ledger.is_away = False
         eventually(lambda: ledger.ends() == {"r1": "gateway_lost"})
