@@ -138,7 +138,11 @@ def _storm_until_killed(service: Service, seen: Seen, rng: random.Random, round_
         load = asyncio.create_task(
             storm(service, seen, count=2000, at_once=24, seed=round_number + 10, may_leave=False, stop=stop)
         )
-        await asyncio.sleep(0.5 + rng.random())
+        before = len(seen.answered)
+        while len(seen.answered) < before + 8:
+            assert not load.done(), "the load ran dry before the kill"
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(rng.random() / 2)
         gateway = installation.processes.pop("gateway")
         gateway.send_signal(signal.SIGKILL)
         stop.set()
