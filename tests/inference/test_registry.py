@@ -82,7 +82,12 @@ def test_scaling_prefers_the_live_node_with_the_fewest() -> None:
 
 def test_scaling_down_takes_those_furthest_from_serving() -> None:
     first, second = managed(replicas=2)
-    for expected, to in ((S.REQUESTED, S.STAGING), (S.STAGING, S.STARTING), (S.STARTING, S.CERTIFYING), (S.CERTIFYING, S.READY)):
+    for expected, to in (
+        (S.REQUESTED, S.STAGING),
+        (S.STAGING, S.STARTING),
+        (S.STARTING, S.CERTIFYING),
+        (S.CERTIFYING, S.READY),
+    ):
         advance(replica_id=first.id, expected=expected, to=to)
     assert scale(public_id="acme/m", replicas=1, actor="test", node="here").removed == [second.id]
     assert Replica.objects.get(is_wanted=True).id == first.id

@@ -35,7 +35,8 @@ def _rows(model: ModelStatus) -> list[list[object]]:
     head: list[object] = [model.id, model.version, f"{model.ready}/{model.wanted}"]
     if not model.replicas:
         return [[*head, None, None, None, None, "no replicas: manage.py scale, or register_replica"]]
-    first, *rest = ([r.id, r.node or r.url, r.state, f"{r.since_s} s", r.reason] for r in model.replicas)
+    cells: list[list[object]] = [[r.id, r.node or r.url, r.state, f"{r.since_s} s", r.reason] for r in model.replicas]
+    first, *rest = cells
     return [[*head, *first], *([" ", " ", " ", *row] for row in rest)]
 
 

@@ -1,9 +1,9 @@
 from typing import Any
 
 from django.core.management.base import CommandParser
-from inference.services.feed_progress import wait_for_acknowledgement
 
 from headway.command import HeadwayCommand, actor
+from inference.services.feed_progress import wait_for_acknowledgement
 from tenants.services.keys import revoke_api_key
 
 WAIT_S = 3.0
