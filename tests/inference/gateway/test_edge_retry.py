@@ -69,6 +69,18 @@ async def test_a_replica_that_cannot_be_reached_is_passed_over(replica: Scripted
         assert sum(record.attempts for record in gateway.journal.closed) < 10, "it cools down instead of being tried each time"
 
 
+@pytest.mark.parametrize(
+    ("script", "is_blamed"), [([RESET], True), ([CLOSE], True), (refused(503), False), (refused(500), False)]
+)
+async def test_a_replica_that_says_nothing_is_left_alone_for_a_while(script: Any, is_blamed: bool) -> None:
+    async with ScriptedReplica() as first, ScriptedReplica() as second:
+        first.script(script)
+        async with running_gateway(model_changes("m", [first.url, second.url])) as gateway:
+            await gateway.post()
+            cooling = gateway.dispatcher.snapshot()["m"].cooling_down
+            assert cooling == ({"rep-0"} if is_blamed else set())
+
+
 async def test_an_answer_that_is_not_streamed_is_made_again_when_its_replica_dies_half_way() -> None:
     async with ScriptedReplica() as first, ScriptedReplica() as second:
         first.script([EVENT_STREAM_HEAD, piece(b"".join(chat_events(["lost ", "text"])[:2])), 0.05, CLOSE])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from inference.gateway.outputs import HttpResponder
 from inference.gateway.upstream import UpstreamTunables
 from tests.fakes.gateway import CACHE_SALT, GatewayUnderTest, basic, model_changes, running_gateway
 from tests.fakes.raw_http import RawClient
@@ -121,17 +122,20 @@ async def test_b60_each_call_leaves_one_record_on_every_route(gateway: GatewayUn
     assert sum(record.completion_tokens for record in records) == 8 * 3
 
 
-async def test_the_record_is_settled_before_the_last_event_is_sent(gateway: GatewayUnderTest, replica: ScriptedReplica) -> None:
-    go = asyncio.Event()
-    replica.script(streamed([b"".join(chat_events(done=[])), go, DONE]))
-    client = await RawClient.connect(gateway.port)
-    await client.send("POST", "/v1/chat/completions", gateway.auth, json.dumps(basic(stream=True)).encode())
-    await client.read_until(b'"stop"')
-    assert gateway.journal.closed == []
-    go.set()
-    await client.read_until(b"[DONE]")
-    assert len(gateway.journal.closed) == 1
-    await client.close()
+@pytest.mark.parametrize("more", [{"stream": True}, {}, {"n": 2}])
+async def test_the_record_is_settled_before_the_last_event_is_sent(
+    gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    original, events = HttpResponder.body, gateway.journal.events
+
+    async def noted(responder: HttpResponder, data: bytes, *, more: bool) -> None:
+        if not more:
+            events.append("sent the last")
+        await original(responder, data, more=more)
+
+    monkeypatch.setattr(HttpResponder, "body", noted)
+    await gateway.post(body=basic(**more))
+    assert events == ["closed", "sent the last"]
 
 
 async def test_the_first_text_does_not_wait_for_the_second(gateway: GatewayUnderTest, replica: ScriptedReplica) -> None:
