@@ -109,7 +109,14 @@ def database(name: str, default_file: Path) -> dict[str, object]:
         "PASSWORD": unquote(url.password or ""),
         "HOST": unquote(query.get("host", url.hostname or "")),
         "PORT": str(url.port or ""),
-        "OPTIONS": {"connect_timeout": 5},
+        # A server behind a network that swallows packets is noticed within seconds, not after TCP's quarter of an hour.
+        "OPTIONS": {
+            "connect_timeout": 5,
+            "keepalives_idle": 5,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
+        },
     }
 
 
