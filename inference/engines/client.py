@@ -4,13 +4,13 @@ Every failure is an EngineFailed whose message names what happened in words an o
 text of a prompt or an answer.
 """
 
+import contextlib
+import http.client
 import json
 import math
+import socket
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
-
-import httpx
+from typing import Any
 
 from inference.engines.vllm import EngineLoad, parse_metrics
 from inference.errors import EngineFailed
@@ -32,20 +32,24 @@ class ForcedAnswer:
     text: str
 
 
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket. (httpx leaves the socket open when nothing listens there.)"""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("engine", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class EngineClient:
-    """`url` is unix:/path or http(s)://host:port; `model` the name it serves."""
+    """`url` is unix:/path or http://host:port; `model` the name it serves. A connection a request."""
 
     def __init__(self, url: str, model: str) -> None:
-        self.model = model
-        path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        transport = httpx.HTTPTransport(uds=path, trust_env=False)
-        self._http = httpx.Client(transport=transport, base_url="http://engine" if path else url)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        self._http.close()
+        self.url, self.model = url, model
 
     def one_token(self, *, timeout_s: float) -> None:
         """A real inference. Raises EngineFailed unless one token came back."""
@@ -62,7 +66,7 @@ class EngineClient:
         self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0, "logprobs": 1}, timeout_s)
 
     def load(self, *, timeout_s: float) -> EngineLoad:
-        return parse_metrics(self._send("GET", "/metrics", None, timeout_s).text)
+        return parse_metrics(self._send("GET", "/metrics", None, timeout_s).decode())
 
     def force(self, golden: dict[str, Any], *, timeout_s: float) -> ForcedAnswer:
         """Teacher-forced log-probabilities of the prompt, and the greedy answer, in one request.
@@ -82,24 +86,32 @@ class EngineClient:
         return ForcedAnswer(logprobs=[_only_value(position) for position in source["prompt_logprobs"] if position], text=text)
 
     def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
-        response = self._send("POST", path, {"model": self.model, **body}, timeout_s)
+        answer = self._send("POST", path, {"model": self.model, **body}, timeout_s)
         try:
-            return response.json()
+            return json.loads(answer)
         except json.JSONDecodeError:
             raise EngineFailed(f"the answer of {path} is not JSON") from None
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
-        try:
-            response = self._http.request(method, path, json=body, timeout=timeout_s)
-        except httpx.ConnectError:
-            raise EngineFailed("it does not listen yet") from None
-        except httpx.TimeoutException:
-            raise EngineFailed(f"no answer of {path} within {timeout_s:g} s") from None
-        except httpx.TransportError as error:
-            raise EngineFailed(f"{path}: the connection broke ({type(error).__name__})") from None
-        if response.status_code != 200:
-            raise EngineRefused(f"{path} answered with HTTP {response.status_code}", status=response.status_code)
-        return response
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self.url.startswith("unix:"):
+            return UnixConnection(self.url.removeprefix("unix:"), timeout_s)
+        return http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=timeout_s)
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> bytes:
+        with contextlib.closing(self._connection(timeout_s)) as connection:
+            try:
+                connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                answer = response.read()
+            except (ConnectionRefusedError, FileNotFoundError):
+                raise EngineFailed("it does not listen yet") from None
+            except TimeoutError:
+                raise EngineFailed(f"no answer of {path} within {timeout_s:g} s") from None
+            except (OSError, http.client.HTTPException) as error:
+                raise EngineFailed(f"{path}: the connection broke ({type(error).__name__})") from None
+        if response.status != 200:
+            raise EngineRefused(f"{path} answered with HTTP {response.status}", status=response.status)
+        return answer
 
 
 def _only_value(position: dict[str, Any]) -> float:

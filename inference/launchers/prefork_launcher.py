@@ -10,6 +10,7 @@ import queue
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 SCRIPT = Path(__file__).resolve().parents[1] / "engines" / "scripts" / "prefork.py"
 START_TIMEOUT_S = 180.0
 FORK_TIMEOUT_S = 20.0
+EXIT_TOLD_WITHIN_S = 0.5
 
 
 class PreforkFailed(LaunchFailed):
@@ -53,6 +55,7 @@ class PreforkProcess:
             raise PreforkFailed(f"cannot start {python}: {error.strerror}") from error
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._exits: dict[int, int] = {}
+        self._forked: set[int] = set()
         self._is_ready = False
         threading.Thread(target=self._read, name="prefork-reader", daemon=True).start()
 
@@ -80,9 +83,16 @@ class PreforkProcess:
         answer = self._answer(FORK_TIMEOUT_S)
         if "error" in answer:
             raise LaunchFailed(f"the engine could not be forked: {answer['error']}")
-        return int(answer["pid"])
+        pid = int(answer["pid"])
+        self._forked.add(pid)
+        return pid
 
     def exit_status(self, pid: int) -> int | None:
+        """Its child's; /proc says that it died a moment before this is told, so a moment is waited."""
+        if pid in self._forked and self.is_alive:
+            deadline_s = time.monotonic() + EXIT_TOLD_WITHIN_S
+            while pid not in self._exits and time.monotonic() < deadline_s:
+                time.sleep(0.01)
         return self._exits.get(pid)
 
     def close(self) -> None:

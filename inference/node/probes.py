@@ -25,16 +25,15 @@ ClientFactory = Callable[[], EngineClient]
 def until_it_answers(job: Job[None], client: ClientFactory, *, limit_s: float) -> None:
     """Ask for one token until it comes. Raises EngineFailed after `limit_s` with what was wrong last."""
     started_s = time.monotonic()
-    with client() as engine:
-        while not job.is_cancelled():
-            left_s = limit_s - (time.monotonic() - started_s)
-            try:
-                return engine.one_token(timeout_s=max(0.5, min(left_s, ASK_LIMIT_S)))
-            except EngineFailed as failure:
-                if left_s <= 0:
-                    reason = f"no answer to a one-token request within {limit_s:g} s (last: {failure.message})"
-                    raise EngineFailed(reason) from None
-            job.pause(ASK_EVERY_S)
+    while not job.is_cancelled():
+        left_s = limit_s - (time.monotonic() - started_s)
+        try:
+            return client().one_token(timeout_s=max(0.5, min(left_s, ASK_LIMIT_S)))
+        except EngineFailed as failure:
+            if left_s <= 0:
+                reason = f"no answer to a one-token request within {limit_s:g} s (last: {failure.message})"
+                raise EngineFailed(reason) from None
+        job.pause(ASK_EVERY_S)
     return None
 
 
@@ -48,17 +47,17 @@ def certificate(
     limit_s: float,
 ) -> Certificate:
     """Warm up, then the golden check. Raises EngineFailed, GoldenMismatch."""
-    with client() as engine:
-        engine.one_token(timeout_s=ASK_LIMIT_S)
-        engine.warm_logprobs(timeout_s=WARM_LIMIT_S)
-        return certify(
-            engine,
-            prompts,
-            reference=reference,
-            tolerance_nats=tolerance_nats,
-            timeout_s=limit_s,
-            is_cancelled=job.is_cancelled,
-        )
+    engine = client()
+    engine.one_token(timeout_s=ASK_LIMIT_S)
+    engine.warm_logprobs(timeout_s=WARM_LIMIT_S)
+    return certify(
+        engine,
+        prompts,
+        reference=reference,
+        tolerance_nats=tolerance_nats,
+        timeout_s=limit_s,
+        is_cancelled=job.is_cancelled,
+    )
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,18 @@ class Look:
 
 
 def look(client: ClientFactory, *, sends_canary: bool, canary_limit_s: float) -> Look:
-    with client() as engine:
-        load = _scrape(engine)
-        if not sends_canary:
-            return Look(load=load, canary=None)
-        try:
-            engine.one_token(timeout_s=canary_limit_s)
-            return Look(load=load, canary="")
-        except EngineFailed as failure:
-            # Customers' requests may have come in meanwhile and stand before the canary; then the counters move.
-            after = _scrape(engine)
-            is_moving = load is not None and after is not None and after.progress > load.progress
-            return Look(load=after, canary="" if is_moving else failure.message)
+    engine = client()
+    load = _scrape(engine)
+    if not sends_canary:
+        return Look(load=load, canary=None)
+    try:
+        engine.one_token(timeout_s=canary_limit_s)
+        return Look(load=load, canary="")
+    except EngineFailed as failure:
+        # Customers' requests may have come in meanwhile and stand before the canary; then the counters move.
+        after = _scrape(engine)
+        is_moving = load is not None and after is not None and after.progress > load.progress
+        return Look(load=after, canary="" if is_moving else failure.message)
 
 
 def drain(job: Job[bool], client: ClientFactory, *, wait_for_gateways: Callable[[], bool], limit_s: float) -> bool:
@@ -89,13 +88,12 @@ def drain(job: Job[bool], client: ClientFactory, *, wait_for_gateways: Callable[
     started_s = time.monotonic()
     wait_for_gateways()
     num_idle = 0
-    with client() as engine:
-        while not job.is_cancelled() and time.monotonic() - started_s < limit_s:
-            load = _scrape(engine)
-            num_idle = num_idle + 1 if load is not None and load.num_running + load.num_waiting == 0 else 0
-            if num_idle >= DRAIN_IDLE_SCRAPES:
-                return True
-            job.pause(DRAIN_LOOK_S)
+    while not job.is_cancelled() and time.monotonic() - started_s < limit_s:
+        load = _scrape(client())
+        num_idle = num_idle + 1 if load is not None and load.num_running + load.num_waiting == 0 else 0
+        if num_idle >= DRAIN_IDLE_SCRAPES:
+            return True
+        job.pause(DRAIN_LOOK_S)
     return False
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Staged:
 
     path: Path
     digest: str
-    source: str = ""
+    source: str = field(default="", compare=False)
 
 
 def sha256_of(path: Path) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from headway.clock import FakeClock
 from headway.home import Home
@@ -112,12 +111,6 @@ class FakeEngine(EngineClient):
         self.answer = "Paris"
         self.num_asked = 0
         self.num_warmed = 0
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
 
     def one_token(self, *, timeout_s: float) -> None:
         self.num_asked += 1

@@ -41,15 +41,29 @@ def test_a_thousand_failures_are_no_harder_than_ten() -> None:
     assert max(backoff.failed(now_s=0, ready_since_s=None) for _ in range(1000)) == 60
 
 
+def look_until(watchdog: Watchdog, load: EngineLoad | None, *, from_s: int, to_s: int) -> None:
+    for now_s in range(from_s, to_s + 1, 2):
+        watchdog.observe(load, now_s=now_s)
+
+
 def test_a_busy_engine_whose_counters_stand_still_hangs() -> None:
     watchdog = Watchdog(SETTINGS, now_s=0)
-    watchdog.observe(busy(10), now_s=2)
-    watchdog.observe(busy(10), now_s=31)
+    look_until(watchdog, busy(10), from_s=2, to_s=30)
     assert watchdog.verdict(now_s=31) is None
-    watchdog.observe(busy(10), now_s=33)
+    watchdog.observe(busy(10), now_s=32)
     hung = watchdog.verdict(now_s=33)
     assert hung is not None
     assert "no progress for 31 s with 2 running and 1 waiting" in hung.reason
+
+
+def test_an_agent_that_was_stopped_itself_takes_no_engine_for_hung() -> None:
+    watchdog = Watchdog(SETTINGS, now_s=0)
+    look_until(watchdog, busy(10), from_s=2, to_s=4)
+    assert watchdog.verdict(now_s=500) is None
+    watchdog.observe(busy(10), now_s=500)
+    assert watchdog.verdict(now_s=500) is None
+    look_until(watchdog, busy(10), from_s=502, to_s=504)
+    assert watchdog.verdict(now_s=504) is not None
 
 
 @pytest.mark.parametrize("moving", [busy(11), busy(10, kv=0.2)], ids=["counters", "kv use"])
@@ -70,7 +84,7 @@ def test_an_idle_engine_may_stand_still() -> None:
 def test_work_after_a_long_idle_stretch_gets_the_whole_time() -> None:
     watchdog = Watchdog(SETTINGS, now_s=0)
     watchdog.observe(IDLE, now_s=598)
-    watchdog.observe(busy(0), now_s=600)
+    look_until(watchdog, busy(0), from_s=600, to_s=626)
     assert watchdog.verdict(now_s=627) is None
     assert watchdog.verdict(now_s=640) is not None
 
@@ -78,7 +92,7 @@ def test_work_after_a_long_idle_stretch_gets_the_whole_time() -> None:
 def test_metrics_that_cannot_be_had_are_no_progress() -> None:
     watchdog = Watchdog(SETTINGS, now_s=0)
     watchdog.observe(IDLE, now_s=2)
-    watchdog.observe(None, now_s=20)
+    look_until(watchdog, None, from_s=10, to_s=30)
     assert watchdog.verdict(now_s=31) is None
     hung = watchdog.verdict(now_s=33)
     assert hung is not None

@@ -92,29 +92,38 @@ def test_weights_that_are_not_those_registered_are_refused_and_not_kept(tools: S
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "other bytes", "no manifest", "broken manifest"])
-def test_a_staged_folder_that_is_not_whole_is_staged_again(tools: StagingTools, damage: str) -> None:
-    staged = stage(URI, tools)
-    file = staged.path / "model.safetensors"
-    whole = file.read_bytes()
+def test_a_folder_that_differs_from_its_manifest_is_not_whole(tmp_path: Path, damage: str) -> None:
+    folder = model_folder(tmp_path / "m")
+    write_manifest(folder, source="s", source_sha256="1")
+    assert find_whole(folder) is not None
+    file = folder / "model.safetensors"
     if damage == "truncated":
-        file.write_bytes(whole[:-1])
+        file.write_bytes(file.read_bytes()[:-1])
     elif damage == "missing":
         file.unlink()
     elif damage == "other bytes":
-        file.write_bytes(b"x" + whole[1:])
+        file.write_bytes(b"x" + file.read_bytes()[1:])
     elif damage == "no manifest":
-        (staged.path / MANIFEST).unlink()
+        (folder / MANIFEST).unlink()
     else:
-        (staged.path / MANIFEST).write_text('{"files": [')
-    assert find_whole(staged.path) is None
-    assert stage(URI, tools) == replace(staged, source="")
+        (folder / MANIFEST).write_text('{"files": [')
+    assert find_whole(folder) is None
+
+
+def test_a_staged_folder_that_is_not_whole_is_staged_again(tools: StagingTools) -> None:
+    staged = stage(URI, tools)
+    file = staged.path / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert stage(URI, tools) == staged
     assert file.read_bytes() == whole
 
 
-def test_a_file_that_was_only_touched_is_still_whole(tools: StagingTools) -> None:
-    staged = stage(URI, tools)
-    (staged.path / "model.safetensors").touch()
-    assert find_whole(staged.path) is not None
+def test_a_file_that_was_only_touched_is_still_whole(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m")
+    write_manifest(folder, source="s", source_sha256="1")
+    (folder / "model.safetensors").touch()
+    assert find_whole(folder) is not None
 
 
 def test_a_wheel_cut_short_is_refused(tools: StagingTools, tmp_path: Path) -> None:
