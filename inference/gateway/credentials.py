@@ -1,6 +1,6 @@
 """Find the one API key of a request in its headers. What is found is never logged and never part of a message."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 from inference.gateway.openai_errors import CredentialRefused
@@ -11,7 +11,7 @@ MAX_KEY_BYTES = 256
 HOW_TO = "Send your API key as `Authorization: Bearer <key>`."
 
 
-def find_key(headers: Iterable[tuple[bytes, bytes]], query_string: bytes) -> str:
+def find_key(headers: Sequence[tuple[bytes, bytes]], query_string: bytes) -> str:
     """`Authorization: Bearer`, `x-api-key` or `api-key`; blanks around it do not matter. Raises CredentialRefused.
 
     The same key in two of the headers is one key; two different ones are refused.
