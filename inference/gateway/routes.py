@@ -13,7 +13,8 @@ from inference.gateway.outputs import EventStreamOutput, JsonOutput
 from inference.gateway.requests import GenerationRequest, read_request
 from inference.gateway.state import ModelEntry
 
-JSON_MEDIA_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
+# The last is what `curl -d` says of any body unless told otherwise: taken, if the body is JSON.
+JSON_MEDIA_TYPE = re.compile(rb"application/(([\w.-]+\+)?json|x-www-form-urlencoded)", re.IGNORECASE)
 
 
 class GenerateConsumer(GatewayConsumer):

@@ -118,7 +118,7 @@ def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstrea
             id=new_replica_id(),
             pool=pool,
             kind=kind,
-            url=url.rstrip("/"),
+            url=url.rstrip("/").removesuffix("/v1"),  # people copy the SDK's base_url
             upstream_model=upstream_model or public_id,
             state=ReplicaState.CERTIFYING,
             reason="waiting for a one-token request to answer",

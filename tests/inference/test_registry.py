@@ -53,6 +53,12 @@ def test_an_external_replica_waits_for_its_first_token() -> None:
     assert (payload["url"], payload["upstream_model"]) == ("http://127.0.0.1:9000", "m")
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9000/v1", "http://127.0.0.1:9000/v1/"])
+def test_the_sdks_base_url_is_taken_as_the_engines_address(url: str) -> None:
+    register_model(public_id="m", actor="test")
+    assert register_replica(public_id="m", url=url, kind="vllm", actor="test").url == "http://127.0.0.1:9000"
+
+
 @pytest.mark.parametrize("url", ["", "127.0.0.1:9000", "ftp://x", "http://", "unix:", "http://user:pass@host:1"])
 def test_a_url_that_leads_nowhere_is_refused(url: str) -> None:
     register_model(public_id="m", actor="test")
