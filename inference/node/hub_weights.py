@@ -5,12 +5,13 @@ HF_TOKEN are the library's own settings. Their digest is that of the folder (nam
 """
 
 import re
+import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2  # what huggingface_hub speaks
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils.tqdm import tqdm
@@ -56,6 +57,8 @@ def stage_hub(uri: str, tools: "StagingTools") -> Staged:
         if not (partial / "config.json").exists():
             raise BadWeights(f"{source.repository} holds no config.json: it is no model vLLM can load")
         digest = folder_digest(partial, partial / ".digests")
+        for name in (".cache", ".digests"):  # the library's notes and ours
+            shutil.rmtree(partial / name, ignore_errors=True)
         tools.check_digest(digest)
         write_manifest(partial, source=uri, source_sha256=digest)
     return Staged(path=target, digest=digest)
@@ -81,7 +84,7 @@ def _fetch(source: HubSource, partial: Path, tools: "StagingTools") -> None:
         if status in {401, 403, 404}:
             raise BadWeights(f"the hub has no {source.repository}@{source.revision} for us (HTTP {status})") from None
         raise ChildFailed(f"the hub answered with HTTP {status}") from None
-    except (httpx.TransportError, OSError) as error:
+    except (httpx2.TransportError, OSError) as error:
         raise ChildFailed(f"the hub could not be reached: {type(error).__name__}") from None
 
 

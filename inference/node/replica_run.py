@@ -28,6 +28,7 @@ from inference.services.node import Desired, ReferenceKey
 log = structlog.get_logger(__name__)
 _S = ReplicaState
 NOTE_EVERY_S = 1.0
+HELD = " (not tried again by itself)"
 # Beyond the engine's own --shutdown-timeout, before its session is killed.
 TERM_MARGIN_S = 5.0
 
@@ -251,7 +252,7 @@ class ReplicaRun:
         self.is_held = is_final
         self._retry_at_s = self.backoff.failed(now_s=now_s, ready_since_s=self._ready_since_s)
         self._ready_since_s = self.watchdog = None
-        self._move(_S.FAILED, reason)
+        self._move(_S.FAILED, f"{reason}{HELD if is_final else ''}")
         self._end_process(graceful_s=0.0)
 
     def _stop(self, reason: str) -> None:

@@ -136,13 +136,15 @@ class FakeLink:
         self.moves: list[tuple[str, str, str]] = []
         self.digests: list[str] = []
         self.references: dict[ReferenceKey, list[list[float]]] = {}
-        self.rows: list[Desired] | None = []
+        self.rows: list[Desired] = []
+        self.is_away = False
 
     def poll(self) -> list[Desired] | None:
-        return self.rows
+        return None if self.is_away else [row for row in self.rows if row.state != ReplicaState.STOPPED]
 
-    def move(self, _replica_id: str, *, expected: ReplicaState, to: ReplicaState, reason: str = "", **_changes: Any) -> None:
+    def move(self, replica_id: str, *, expected: ReplicaState, to: ReplicaState, reason: str = "", **changes: Any) -> None:
         self.moves.append((expected, to, reason))
+        self.rows = [replace(row, state=to, **changes) if row.replica_id == replica_id else row for row in self.rows]
 
     def note(self, _replica_id: str, _state: ReplicaState, reason: str) -> None:
         self.moves.append(("note", "note", reason))

@@ -129,10 +129,10 @@ def test_an_idle_engine_that_hangs_is_found_killed_and_started_again(serving: Re
 
 def test_a_busy_engine_that_stands_still_is_found_killed_and_started_again(serving: RealNode) -> None:
     serving.settings = replace(serving.settings, watchdog=WatchdogSettings(stall_s=2, canary_every_s=60, canary_limit_s=20))
-    serving.start_agent()
+    run = serving.start_agent().runs[REPLICA]
+    serving.until(lambda: run.watchdog is not None and run.watchdog.load is not None, "the first look is over", within_s=10)
     running = stream(serving, 1900)
-    for _ in range(10):
-        serving.agent.tick()
+    serving.agent.tick()
     os.kill(serving.engine_core(), signal.SIGSTOP)
     assert "no progress for" in failure_of(serving)
     running.join(10)
