@@ -63,11 +63,12 @@ def ensure_demo(*, home: Home, say: Callable[[str], None]) -> Demo:
 
 
 def welcome(demo: Demo) -> str:
+    messages = '[{"role":"user","content":"What is the capital of France?"}]'
     return f"""
 Headway serves {" and ".join(MODELS)} at {demo.url}/v1. Try:
 
   curl -N {demo.url}/v1/chat/completions -H "Authorization: Bearer {demo.key}" \\
-    -H "Content-Type: application/json" -d '{{"model":"{DEMO_MODEL}","stream":true,"messages":[{{"role":"user","content":"What is the capital of France?"}}]}}'
+    -H "Content-Type: application/json" -d '{{"model":"{DEMO_MODEL}","stream":true,"messages":{messages}}}'
 
 Site: {demo.site} (user {demo.operator}, password in {demo.operator_password_file})
 make down stops everything; manage.py status shows it."""
