@@ -14,9 +14,9 @@ POLL_S = 0.1
 KILL_LIMIT_S = 30.0
 
 
-def stop_all_engines(home: Home, *, graceful_s: float) -> int:
-    """SIGTERM to every process that carries a tag of this home, `graceful_s` to end, SIGKILL. Returns how many there were."""
-    found = left = _of(home)
+def stop_all_engines(home: Home, *, graceful_s: float) -> None:
+    """SIGTERM to every process that carries a tag of this home, `graceful_s` to end, SIGKILL."""
+    left = _of(home)
     for number, limit_s in ((signal.SIGTERM, graceful_s), (signal.SIGKILL, KILL_LIMIT_S)):
         for stat in left:
             # An engine's first process ends the others in order; a SIGTERM of their own would cut open streams.
@@ -30,7 +30,6 @@ def stop_all_engines(home: Home, *, graceful_s: float) -> int:
                 break  # only orphans are left: nothing will end them in order
     if left:
         log.error("engines_do_not_die", pids=[stat.pid for stat in left])
-    return len({stat.session for stat in found})
 
 
 def _of(home: Home) -> list[ProcessStat]:

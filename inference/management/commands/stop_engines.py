@@ -1,5 +1,6 @@
 import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -7,6 +8,7 @@ from django.db import InterfaceError, OperationalError
 
 from headway.command import HeadwayCommand
 from headway.errors import ConfigurationError
+from inference.launchers.processes import is_alive
 from inference.node.node_files import NodeFiles, node_names
 from inference.node.node_settings import node_settings
 from inference.node.stopping import stop_all_engines
@@ -25,12 +27,16 @@ class Command(HeadwayCommand):
         with contextlib.ExitStack() as locks:
             for name in names:
                 locks.enter_context(_locked(name))
-            stopped = stop_all_engines(settings.HOME, graceful_s=node_settings().engine.shutdown_timeout_s + TERM_MARGIN_S)
-            for name in names:
-                files = NodeFiles(settings.HOME, name)
-                for replica_id, run in files.read_runs().items():
-                    settings.HOME.run.joinpath(f"{replica_id}.sock").unlink(missing_ok=True)
-                    files.forget_run(run.replica_id)
+            runs = [
+                (files, run)
+                for files in (NodeFiles(settings.HOME, name) for name in names)
+                for run in files.read_runs().values()
+            ]
+            stopped = sum(is_alive(run.pid, run.start_time) for _files, run in runs)
+            stop_all_engines(settings.HOME, graceful_s=node_settings().engine.shutdown_timeout_s + TERM_MARGIN_S)
+            for files, run in runs:
+                Path(run.socket).unlink(missing_ok=True)
+                files.forget_run(run.replica_id)
             try:
                 mark_stopped(nodes=names, reason=REASON)
             except (OperationalError, InterfaceError) as error:

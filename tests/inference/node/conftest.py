@@ -4,6 +4,7 @@ The engine of one test is adopted by the agent of the next (a boot costs seconds
 one to start it again. The process that forks engines imports vLLM once a session.
 """
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from django.core.management import call_command
+from django.test import override_settings
 from django.utils import timezone
 
 from headway.home import Home
@@ -27,7 +30,6 @@ from inference.node.stopping import stop_all_engines
 from inference.node.tiny_model import make_tiny_model
 from inference.node.watchdog import WatchdogSettings
 from inference.node.weights import StagingTools
-from inference.services.node import mark_stopped
 from inference.services.registry import VersionSpec, register_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,10 +148,12 @@ class RealNode:
     def launch_plainly(self) -> None:
         self.launchers = Launchers(self.tag, self.home.logs, is_prefork=False)
 
-    def stop_engines(self) -> None:
-        """What `manage.py stop_engines` does, for this home."""
-        stop_all_engines(self.home, graceful_s=10)
-        mark_stopped(nodes=[NODE], reason="stopped by make down")
+    def stop_engines(self) -> str:
+        """`manage.py stop_engines` for this home; what it prints."""
+        printed = io.StringIO()
+        with override_settings(HOME=self.home):
+            call_command("stop_engines", stdout=printed)
+        return printed.getvalue()
 
     def request(self, weights: Path | str, *, model: str = MODEL, replica_id: str = REPLICA, **changes: object) -> Replica:
         """A registered model with one requested replica of this node."""

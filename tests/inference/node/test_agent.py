@@ -65,7 +65,7 @@ def test_while_the_database_is_away_the_last_desired_state_holds(shop: Workshop)
     ticks(agent, shop, 12)
     assert agent.runs["rep-1"].state == S.READY
     shop.launcher.crash()
-    ticks(agent, shop, 8)
+    ticks(agent, shop, 12)
     assert agent.runs["rep-1"].state == S.READY
     assert len(shop.launcher.launched) == 2
 

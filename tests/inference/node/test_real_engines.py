@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
 from inference.engines.vllm import TAG_VARIABLE
@@ -299,19 +301,24 @@ def test_the_forking_process_may_die_and_engines_live_on(serving: RealNode) -> N
     assert prefork.prefork_pids() not in ([], [pid]), "by a new forking process"
 
 
+def database_url() -> str:
+    """The test's database, for a process of its own."""
+    values = {name: str(value) for name, value in connections["default"].settings_dict.items()}
+    if connections["default"].vendor == "sqlite":
+        return f"sqlite:///{values['NAME']}"
+    user = f"{quote(values['USER'])}:{quote(values['PASSWORD'])}"
+    port = f":{values['PORT']}" if values["PORT"] else ""
+    return f"postgresql://{user}@{port}/{values['NAME']}?host={quote(values['HOST'])}"
+
+
 @contextmanager
 def agent_process(node: RealNode, **settings: str) -> Iterator[subprocess.Popen[bytes]]:
     """`manage.py node` on the test's database."""
-    database = connections["default"].settings_dict
-    if connections["default"].vendor == "sqlite":
-        url = f"sqlite:///{database['NAME']}"
-    else:
-        url = f"postgresql://{database['USER']}:{database['PASSWORD']}@{database['HOST']}:{database['PORT']}/{database['NAME']}"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DATABASE_", "DJANGO_"))
     }
     environment |= {name: os.environ[name] for name in ("HEADWAY_ENGINES_DIR",) if name in os.environ}
-    environment |= {"HEADWAY_HOME": str(node.home), "DATABASE_URL": url, **settings}
+    environment |= {"HEADWAY_HOME": str(node.home), "DATABASE_URL": database_url(), **settings}
     command = [sys.executable, str(ROOT / "manage.py"), "node", "--name", NODE]
     with (node.home.logs / "agent.log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -328,7 +335,7 @@ def test_kill_9_of_the_agent_while_it_starts_an_engine_is_settled_by_the_next(se
     Replica.objects.update(is_wanted=True, state=S.REQUESTED, url="")
     files = serving.agent.tools.files
     with agent_process(serving) as agent:
-        serving.wait(lambda: any(run.pid for run in files.read_runs().values()), "the engine is started")
+        serving.wait(lambda: any(run.pid for run in files.read_runs().values()), "the engine is started", within_s=60)
         assert agent.poll() is None
     left = serving.run_file()
     assert processes.is_alive(left.pid, left.start_time), "engines outlive the agent"
@@ -343,7 +350,7 @@ def test_kill_9_of_the_agent_leaves_a_ready_engine_to_the_next_and_sigterm_too(s
     for number in (signal.SIGTERM, signal.SIGKILL):
         NodeHeartbeat.objects.all().delete()
         with agent_process(serving) as agent:
-            serving.wait(NodeHeartbeat.objects.exists, "the agent works")
+            serving.wait(NodeHeartbeat.objects.exists, "the agent works", within_s=30)
             second = subprocess.run(
                 agent.args, env={**os.environ, "HEADWAY_HOME": str(serving.home)}, capture_output=True, text=True
             )
@@ -358,8 +365,11 @@ def test_kill_9_of_the_agent_leaves_a_ready_engine_to_the_next_and_sigterm_too(s
     assert answers(serving)
 
 
-def test_an_engine_started_the_plain_way_serves_and_is_stopped_from_outside(node: RealNode, tiny: Path) -> None:
+def test_an_engine_started_the_plain_way_serves_and_is_stopped_from_outside(
+    node: RealNode, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the forking process, as on CUDA; and `stop_engines`, which `make down` calls."""
+    monkeypatch.setattr("inference.management.commands.stop_engines.LOCK_WAIT_S", 0.2)
     node.launch_plainly()
     node.request(tiny, model="plain", replica_id="rep-plain")
     node.start_agent()
@@ -367,7 +377,12 @@ def test_an_engine_started_the_plain_way_serves_and_is_stopped_from_outside(node
     run = node.run_file("rep-plain")
     assert isinstance(node.agent.runs["rep-plain"].process.launcher, ExecLauncher)  # type: ignore[union-attr]
     assert answers(node, "rep-plain", "plain")
-    node.stop_engines()
-    assert node.members(run.session) == []
+    with node.agent.tools.files.lock(NODE), pytest.raises(CommandError, match="runs already"):
+        node.stop_engines()
+    assert node.members(run.session), "not while an agent would start them again"
+    num_engines = len(node.agent.tools.files.read_runs())
+    assert node.stop_engines() == f"{num_engines} engines stopped\n"
+    assert processes.tagged(node.tag) == []
+    assert node.agent.tools.files.read_runs() == {}
     assert node.row("rep-plain").state == S.FAILED
     assert "make down" in node.row("rep-plain").reason
