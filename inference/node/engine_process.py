@@ -78,15 +78,7 @@ def launch(tools: Tools, desired: Desired, *, weights: Path, epoch: int) -> Engi
     """Start the engine. Raises LaunchFailed, InvalidInput (its arguments), ConfigurationError (its environment)."""
     environment = tools.find_environment(desired.engine_environment)
     socket = socket_of(tools, desired.replica_id)
-    spec = ServerSpec(
-        kind=environment.kind,
-        weights=weights,
-        served_name=desired.served_name,
-        socket=socket,
-        dtype=desired.dtype,
-        max_num_seqs=desired.max_in_flight,
-        engine_args=tuple(desired.engine_args),
-    )
+    spec = _server_spec(desired, environment.kind, weights=weights, socket=socket)
     arguments = server_arguments(spec, tools.settings.engine)
     log_file = tools.logs / f"{desired.replica_id}.log"
     run = RunFile(
@@ -116,6 +108,18 @@ def launch(tools: Tools, desired: Desired, *, weights: Path, epoch: int) -> Engi
     tools.files.write_run(run)
     log.info("engine_started", replica=desired.replica_id, pid=run.pid, epoch=epoch)
     return EngineProcess(tools, run, launcher, log_file)
+
+
+def _server_spec(desired: Desired, kind: EngineKind, *, weights: Path, socket: Path) -> ServerSpec:
+    return ServerSpec(
+        kind=kind,
+        weights=weights,
+        served_name=desired.served_name,
+        socket=socket,
+        dtype=desired.dtype,
+        max_num_seqs=desired.max_in_flight,
+        engine_args=tuple(desired.engine_args),
+    )
 
 
 def environment_of(tools: Tools, kind: EngineKind) -> dict[str, str]:
