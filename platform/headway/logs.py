@@ -60,7 +60,7 @@ def configure(config: dict[str, Any]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.get("level", "INFO"))
-    for noisy in ("httpx", "httpcore", "asyncio", "daphne", "uvicorn.access"):
+    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "asyncio", "daphne", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
