@@ -9,6 +9,9 @@ The edge's own errors:
 
 InvalidInput
 ├── BodyTooLarge        413  send a smaller body
+├── BadRequest          400  fix the request; `param` names the field
+│   ├── UnknownParameter     fix the name of the parameter
+│   └── UnsupportedParameter leave the parameter out
 └── (RequestRefused)    400  inference.errors: fix the request
 MethodNotAllowed        405
 UnknownPath             404
@@ -48,6 +51,18 @@ class BadRequest(InvalidInput):
     """Fix the request; `param` names the field."""
 
     code = "invalid_value"
+
+
+class UnknownParameter(BadRequest):
+    """Fix the name of the parameter, or leave it out."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(BadRequest):
+    """Leave the parameter out; the message says what to use instead."""
+
+    code = "unsupported_parameter"
 
 
 class UnknownPath(NotFound):

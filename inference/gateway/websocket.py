@@ -25,10 +25,11 @@ from inference.gateway.answer import AnswerReader, Chunk
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
 from inference.gateway.outputs import encode
 from inference.gateway.parts import GatewayParts
-from inference.gateway.requests import GenerationRequest, build_request, read_object
+from inference.gateway.requests import GenerationRequest, build_request
 from inference.gateway.state import Principal
 
 log = structlog.get_logger(__name__)
