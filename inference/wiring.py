@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import structlog
 from django.conf import settings
 
+from headway import env
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import LocalDispatcher, admission_tunables_from_env
+from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.journal import Journal, JournalTunables
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.server import bind, serve
 from inference.gateway.state import ControlState
+from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 
 log = structlog.get_logger(__name__)
@@ -61,6 +64,7 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
         gateway.dispatcher.close()
         gateway.journal.stop()
         gateway.feed.stop()
+        gateway.parts.tracer.close()
         log.info("gateway_stopped", gateway=gateway.parts.name)
 
 
@@ -81,10 +85,21 @@ def build_gateway(metrics: Metrics) -> GatewayProcess:
         metrics=metrics,
         clock=clock,
         tunables=gateway_tunables,
+        edge=EdgeTunables.from_env(),
+        tracer=_tracer(name),
         why_not_ready=feed.why_not_ready,
         feed_age_s=feed.age_s,
     )
     return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed)
+
+
+def _tracer(gateway: str) -> Tracer:
+    endpoint = env.text("HEADWAY_OTLP_ENDPOINT", "")
+    if not endpoint:
+        return NoSpans()
+    from inference.gateway.otel import OtelTracer  # heavy, and off by default
+
+    return OtelTracer.to_endpoint(endpoint, gateway=gateway)
 
 
 def _serve_metrics(metrics: Metrics, host: str, port: int) -> None:

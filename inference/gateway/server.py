@@ -6,47 +6,25 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 import structlog
 from uvicorn import Config, Server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headway.errors import ConfigurationError
 from inference.gateway.app import build_app
+from inference.gateway.edge import EdgeTunables
 from inference.gateway.exchange import Cut
-from inference.gateway.openai_errors import Refusal
 from inference.gateway.parts import GatewayParts
+from inference.gateway.protocol import EdgeProtocol, EdgeSocketProtocol
 
 log = structlog.get_logger(__name__)
 
-# Longer than load balancers keep idle connections (60 s), so that they close first.
-KEEP_ALIVE_S = 75
 # After the requests that did not end in time were cut: for their error events to leave.
 CUT_GRACE_S = 5
 SAMPLE_METRICS_EVERY_S = 1.0
 BACKLOG = 2048
-
-
-class JsonHttpProtocol(HttpToolsProtocol):
-    """A request that cannot be parsed gets an error object as well."""
-
-    def send_400_response(self, msg: str) -> None:
-        refusal = Refusal(
-            status=400, message="This is not a valid HTTP request.", type="invalid_request_error", code="bad_http"
-        )
-        body = refusal.body()
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        self.transport.write(head % len(body) + body)
-        self.transport.close()
-
-
-class DrainingSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn closes open WebSockets when a shutdown begins; ours close themselves, after the answer that runs."""
-
-    def shutdown(self) -> None:
-        if not self.handshake_complete or self.close_sent:
-            super().shutdown()
 
 
 class GatewayServer(Server):
@@ -66,6 +44,8 @@ class GatewayServer(Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in sockets or []:
+            set_connection_options(listening, self._parts.edge)
         await super().startup(sockets)
         self._sample()
         self._on_listening()
@@ -109,6 +89,16 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def set_connection_options(listening: socket.socket, edge: EdgeTunables) -> None:
+    """What accepted connections inherit: a send buffer of a stated size, and peers that are gone without a word are noticed."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, edge.client_buffer_bytes // 2)  # Linux doubles it
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": int(edge.client_stall_s * 2000)}
+    for name, value in options.items():
+        if listening.family != socket.AF_UNIX and hasattr(socket, name):  # macOS has not all of them
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def serve(parts: GatewayParts, bound: socket.socket) -> None:
     """Blocks until a signal has ended it and the drain is over."""
     host, port = bound.getsockname()[:2]
@@ -129,8 +119,8 @@ def _config(parts: GatewayParts) -> Config:
     return Config(
         build_app(parts),
         loop="uvloop",
-        http=JsonHttpProtocol,
-        ws=DrainingSocketProtocol,
+        http=cast(Any, partial(EdgeProtocol, edge=parts.edge)),
+        ws=cast(Any, partial(EdgeSocketProtocol, edge=parts.edge)),
         ws_max_size=parts.tunables.max_message_bytes,
         ws_per_message_deflate=False,
         lifespan="off",
@@ -141,6 +131,5 @@ def _config(parts: GatewayParts) -> Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(parts.tunables.drain_s) + CUT_GRACE_S,
     )
