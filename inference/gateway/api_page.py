@@ -67,7 +67,7 @@ def page(choices: str) -> str:
         _HEAD,
         _fields("Fields of a chat", CHAT),
         _messages(),
-        _nested("`response_format`", [record for record in RESPONSE_FORMAT.records.values()]),
+        _nested("`response_format`", list(RESPONSE_FORMAT.records.values())),
         _nested("`stream_options`", [STREAM_OPTIONS]),
         _fields("Fields of a text completion", COMPLETIONS, below=CHAT),
         f"Prompts times `n` may be at most {MAX_CHOICES}.\n",

@@ -112,7 +112,9 @@ class Refusal:
 
 
 def refusal_of(error: HeadwayError) -> Refusal:
-    allow = error.data.get("allow")
+    """`data` may hold `allow`, or `headers`: pairs of texts."""
+    allow, more = error.data.get("allow"), error.data.get("headers", ())
+    assert isinstance(more, list | tuple), "pairs of texts"
     return Refusal(
         status=error.http_status,
         message=error.message,
@@ -120,7 +122,7 @@ def refusal_of(error: HeadwayError) -> Refusal:
         code=error.code,
         param=error.param,
         retry_after_s=error.retry_after_s,
-        headers=(("allow", str(allow)),) if allow else (),
+        headers=(("allow", str(allow)), *more) if allow else tuple(more),
     )
 
 

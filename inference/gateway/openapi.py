@@ -61,16 +61,20 @@ ERRORS = {
     401: "No API key, or not a good one.",
     404: "No such model, or no such path.",
     405: "This path takes another method: see `allow`.",
+    408: "The request came too slowly.",
     409: "The Idempotency-Key was used: the message names the request that holds it.",
     413: "The body is too large.",
+    414: "The URL is too long.",
     415: "The body is encoded (`content-encoding`): send it plain.",
+    417: "Only the expectation 100-continue is supported.",
     429: "Too many requests are waiting: see `retry-after`.",
+    431: "The headers are too large or too many.",
     500: "A fault of ours.",
     502: "The engine failed before the answer began.",
     503: "Nothing serves the model at the moment, or the service is stopping: see `retry-after`.",
     504: "The engine stayed silent for too long.",
 }
-_ON_GET = (401, 404, 405, 500, 503)
+_ON_GET = (400, 401, 404, 405, 408, 414, 431, 500, 503)
 
 REQUEST_HEADERS = {
     "Idempotency-Key": (

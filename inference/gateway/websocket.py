@@ -150,7 +150,8 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         request_id = new_request_id()
         REQUEST_ID.set(request_id)
         output = SocketOutput(self._send_text)
-        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output)
+        trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
+        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
 
         def read() -> GenerationRequest:
             limit = self.parts.tunables.default_max_tokens
