@@ -271,7 +271,13 @@ def test_x08_an_assistants_null_content_beside_its_tool_calls_is_taken() -> None
 
 
 def test_x08_what_an_sdk_puts_beside_a_message_is_dropped() -> None:
-    message = {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "provider_specific_fields": {"x": 1}}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "a",
+        "refusal": None,
+        "annotations": [],
+        "provider_specific_fields": {"x": 1},
+    }
     assert upstream({**CHAT, "messages": [message]})["messages"] == [{"role": "assistant", "content": "a"}]
 
 
