@@ -59,6 +59,8 @@ class EdgeTunables:
     """How long an idle connection is kept: longer than load balancers keep theirs (60 s), so that they close first."""
     linger_s: float = 1.0
     """After an answer that came before its request was whole: how long what still arrives is dropped before the close."""
+    drain_idle_s: float = 1.0
+    """In a drain: how long an idle connection may still bring a request (answered with `connection: close`)."""
     client_buffer_bytes: int = 256 * 1024
     """How much of an answer waits here for its client before reading from the engine stops; the kernel holds as much."""
     client_stall_s: float = 30.0
@@ -80,6 +82,7 @@ class EdgeTunables:
             max_pipelined=env.whole("HEADWAY_MAX_PIPELINED", default.max_pipelined, at_least=1),
             idle_connection_s=env.seconds("HEADWAY_IDLE_CONNECTION_S", default.idle_connection_s, at_least=0.1),
             linger_s=env.seconds("HEADWAY_LINGER_S", default.linger_s),
+            drain_idle_s=env.seconds("HEADWAY_DRAIN_IDLE_S", default.drain_idle_s),
             client_buffer_bytes=env.whole("HEADWAY_CLIENT_BUFFER_BYTES", default.client_buffer_bytes, at_least=4096),
             client_stall_s=env.seconds("HEADWAY_CLIENT_STALL_S", default.client_stall_s, at_least=0.1),
             comment_s=env.seconds("HEADWAY_STREAM_COMMENT_S", default.comment_s, at_least=0.1),

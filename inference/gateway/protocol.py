@@ -72,16 +72,17 @@ class EdgeProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The gateway drains: an idle connection is closed now, a busy one after its answers."""
+        """The gateway drains. The next answer on this connection is its last; one that stays idle is closed a little later:
+        a request that crosses a close would be lost, and clients that are busy send one before long."""
         self.is_draining = True
         if not self._is_busy():
-            self._close_idle()
+            self.loop.call_later(self.edge.drain_idle_s, self._close_idle)
 
     def _is_busy(self) -> bool:
         return self._running is not None and not self._running.response_complete
 
     def _close_idle(self) -> None:
-        """Not before what has arrived was answered: a request that crosses a close would be lost."""
+        """Not before what has arrived was answered."""
         if self._is_busy() or self._is_ending or self.transport.is_closing():
             return
         if self._has_begun or _has_unread(self.transport):
@@ -335,7 +336,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._has_begun:
             self._watch_head()
         elif self.is_draining:
-            self._close_idle()
+            self.loop.call_later(self.edge.drain_idle_s, self._close_idle)
         else:
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(self.edge.idle_connection_s, self.timeout_keep_alive_handler)

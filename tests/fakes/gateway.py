@@ -14,9 +14,10 @@ from billing.services.ledger import UsageDraft
 from headway.clock import Clock, SystemClock
 from inference.dispatch.dispatcher import LocalDispatcher
 from inference.gateway.edge import EdgeTunables
+from inference.gateway.listening import bind
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
-from inference.gateway.server import bind, build_server
+from inference.gateway.server import build_server
 from inference.gateway.state import Change, ControlState
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.policy.admission import AdmissionTunables
