@@ -177,6 +177,8 @@ class GatewayFeed(models.Model):
     gateway = models.CharField(primary_key=True, max_length=64)
     applied_change_id = models.BigIntegerField(default=0)
     seen_at = models.DateTimeField()
+    process = models.PositiveSmallIntegerField(default=1, help_text="which of the processes under one parent")
+    processes = models.PositiveSmallIntegerField(default=1, help_text="each has its part of every replica's slots")
 
     def __str__(self) -> str:
         return self.gateway

@@ -52,7 +52,12 @@ def fleet_status(now: datetime) -> FleetStatus:
             for node in NodeHeartbeat.objects.order_by("name")
         ],
         gateways=[
-            {"gateway": gateway.gateway, "changes_behind": max(0, newest - gateway.applied_change_id)}
+            {
+                "gateway": gateway.gateway,
+                "changes_behind": max(0, newest - gateway.applied_change_id),
+                "process": gateway.process,
+                "processes": gateway.processes,
+            }
             for gateway in GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
         ],
     )

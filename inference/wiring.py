@@ -3,21 +3,34 @@
 import os
 import re
 import secrets
+import signal
+import socket
+import sys
 from dataclasses import dataclass
 
 import structlog
 from django.conf import settings
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
+from headway import env
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import LocalDispatcher, admission_tunables_from_env
+from inference.dispatch.share import Share
+from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.journal import Journal, JournalTunables
+from inference.gateway.listening import bind, raise_file_limit, shown_address
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
-from inference.gateway.server import bind, serve
+from inference.gateway.processes import Parent, ProcessTunables
+from inference.gateway.server import BACKLOG, serve
 from inference.gateway.state import ControlState
+from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
+from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
+from inference.gateway.worker_link import WorkerLink
+from inference.gateway.worker_metrics import SummedMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -46,30 +59,83 @@ class GatewayProcess:
 def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
     """Serve until a signal and its drain are over. Raises ConfigurationError when a port or a folder cannot be had.
 
-    Ports are taken before anything starts. The end goes the other way round: requests, journal, feed.
+    Ports are taken before anything starts.
     """
     bound, metrics = bind(host, port), Metrics()
     if metrics_port:
-        _serve_metrics(metrics, host, metrics_port)
-    gateway = build_gateway(metrics)
+        _serve_metrics(metrics.registry, host, metrics_port)
+    _run(bound, metrics, Share(), link=None, ready_within_s=FIRST_FEED_WAIT_S)
+
+
+def run_worker(*, share: Share, listening_fd: int, channel_fd: int, ready_within_s: float) -> None:
+    """The same as one of several processes: the parent has the ports, and the link to it is `channel_fd`."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to a whole process group, it is for the parent
+    bound, metrics = socket.socket(fileno=listening_fd), Metrics()
+    link = WorkerLink(socket.socket(fileno=channel_fd), metrics.registry)
+    _run(bound, metrics, share, link=link, ready_within_s=ready_within_s)
+
+
+def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes: int, command: list[str]) -> int:
+    """Be the parent of `processes` workers, each started as `command` with `--worker`; returns an exit code."""
+    bound, metrics, registry = bind(host, port), SummedMetrics(), CollectorRegistry()
+    bound.listen(BACKLOG)
+    registry.register(metrics)
+    tunables = ProcessTunables.from_env(drain_s=GatewayTunables.from_env().drain_s)
+    has_started = False
+
+    def worker_command(place: int, listening_fd: int, channel_fd: int) -> list[str]:
+        ready_s = tunables.ready_s if has_started else FIRST_FEED_WAIT_S
+        return [*command, "--worker", f"{place}/{processes}/{listening_fd}/{channel_fd}/{ready_s:g}"]
+
+    def on_listening() -> None:
+        nonlocal has_started
+        has_started = True
+        log.info("gateway_listening", address=shown_address(bound), processes=processes)
+        print(f"gateway: listening on http://{shown_address(bound)}", file=sys.stderr, flush=True)  # noqa: T201
+
+    parent = Parent(
+        processes=processes,
+        listening=bound,
+        command=worker_command,
+        metrics=metrics,
+        tunables=tunables,
+        on_listening=on_listening,
+    )
+    running = Gauge("headway_gateway_processes", "Worker processes that accept requests.", registry=registry)
+    restarts = Gauge("headway_gateway_process_restarts", "Worker processes that died and were replaced.", registry=registry)
+    running.set_function(lambda: parent.num_running)
+    restarts.set_function(lambda: parent.num_restarts)
+    if metrics_port:
+        _serve_metrics(registry, host, metrics_port)
+    return parent.run()
+
+
+def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLink | None, ready_within_s: float) -> None:
+    """The end goes the other way round: requests, journal, feed."""
+    raise_file_limit()
+    gateway = build_gateway(metrics, share)
+    sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
     gateway.feed.start()
+    sweeper.start()
     try:
-        if not gateway.feed.wait_ready(FIRST_FEED_WAIT_S):
+        if not gateway.feed.wait_ready(ready_within_s):
             log.warning("gateway_not_ready", reason=gateway.feed.why_not_ready())
-        serve(gateway.parts, bound)
+        serve(gateway.parts, bound, link)
     finally:
         gateway.dispatcher.close()
+        sweeper.stop()
         gateway.journal.stop()
         gateway.feed.stop()
+        gateway.parts.tracer.close()
         log.info("gateway_stopped", gateway=gateway.parts.name)
 
 
-def build_gateway(metrics: Metrics) -> GatewayProcess:
+def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
     """Everything but the sockets, from the settings; the journal's folder is taken, the feed is not started."""
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
     snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
-    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock)
-    dispatcher = LocalDispatcher(state, admission_tunables_from_env(), clock)
+    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, share=share)
+    dispatcher = LocalDispatcher(state, admission_tunables_from_env(), clock, share)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
     journal = Journal(settings.HOME.journal, name, JournalTunables.from_env())
     parts = GatewayParts(
@@ -81,14 +147,26 @@ def build_gateway(metrics: Metrics) -> GatewayProcess:
         metrics=metrics,
         clock=clock,
         tunables=gateway_tunables,
+        edge=EdgeTunables.from_env(),
+        tracer=_tracer(name),
         why_not_ready=feed.why_not_ready,
         feed_age_s=feed.age_s,
     )
     return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed)
 
 
-def _serve_metrics(metrics: Metrics, host: str, port: int) -> None:
+def _tracer(gateway: str) -> Tracer:
+    endpoint = env.text("HEADWAY_OTLP_ENDPOINT", "")
+    if not endpoint:
+        return NoSpans()
+    from inference.gateway.otel import OtelTracer  # heavy, and off by default
+
+    return OtelTracer.to_endpoint(endpoint, gateway=gateway)
+
+
+def _serve_metrics(registry: CollectorRegistry, host: str, port: int) -> None:
+    """Answer /metrics on a thread of its own."""
     try:
-        metrics.serve(host, port)
+        start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from error

@@ -10,6 +10,7 @@ import structlog
 from headway import env
 from headway.clock import Clock
 from headway.errors import HeadwayError
+from inference.dispatch.share import Share
 from inference.errors import NoReplicaReady, QueueFull, QueueTimeout, UnknownModel
 from inference.gateway.state import ControlState, ReplicaEntry
 from inference.policy.admission import (
@@ -97,8 +98,9 @@ class _Pool:
 class LocalDispatcher:
     """Its methods belong to one event loop, the one `submit` first runs on; the state may change from any thread."""
 
-    def __init__(self, state: ControlState, tunables: AdmissionTunables, clock: Clock) -> None:
+    def __init__(self, state: ControlState, tunables: AdmissionTunables, clock: Clock, share: Share | None = None) -> None:
         self._state = state
+        self._share = share or Share()
         self._tunables = tunables
         self._clock = clock
         self._pools: dict[str, _Pool] = {}
@@ -187,7 +189,7 @@ class LocalDispatcher:
     def _set_replicas(self, pool: _Pool, replicas: Iterable[ReplicaEntry]) -> None:
         pool.entries = {replica.id: replica for replica in replicas}
         specs = [
-            ReplicaSpec(id=replica.id, max_in_flight=replica.max_in_flight, epoch=replica.epoch)
+            ReplicaSpec(id=replica.id, max_in_flight=self._share.of(replica.max_in_flight), epoch=replica.epoch)
             for replica in pool.entries.values()
         ]
         self._settle(pool, pool.admission.set_replicas(specs, self._clock.monotonic_s()))

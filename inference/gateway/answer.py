@@ -31,6 +31,8 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    is_counted: bool = False
+    """Counted here, an event a token, since the engine gave no figures."""
 
 
 class _Details(msgspec.Struct):
@@ -119,6 +121,7 @@ class AnswerReader:
         self._running: dict[int, object] = {}
         self._final_usage: object = None
         self._last: Chunk = {}
+        self._num_unmetered = 0
         self.has_output = False
         self.is_done = False
 
@@ -166,6 +169,8 @@ class AnswerReader:
         if carries_output(choice):
             self.has_output = True
             reason = choice.get("finish_reason")
+            if not usage and (not reason or choice.get("text") or (choice.get("delta") or {}).get("content")):
+                self._num_unmetered += 1
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason
 
@@ -175,12 +180,13 @@ class AnswerReader:
         self._last = chunk
 
     def usage(self) -> Usage | None:
-        """The final figures, or the last running ones (those of all choices together), or None."""
+        """The final figures, or the last running ones (those of all choices together), or what was counted, or None."""
         if self._final_usage:
             return read_usage(self._final_usage)
         running = [usage for usage in map(read_usage, self._running.values()) if usage is not None]
         if not running:
-            return None
+            counted = self._num_unmetered
+            return Usage(completion_tokens=counted, is_counted=True) if counted else None
         return Usage(
             prompt_tokens=max(usage.prompt_tokens for usage in running),
             cached_tokens=max(usage.cached_tokens for usage in running),
@@ -218,6 +224,7 @@ class AnswerReader:
         self._final_usage = answer.get("usage")
         for choice in choices:
             self._read_choice(choice, None)
+        self._num_unmetered = 0  # it came in one piece: there is nothing to count
         self.has_output = True
         for name in ("kv_transfer_params", "ec_transfer_params"):
             answer.pop(name, None)

@@ -16,6 +16,8 @@ from inference.gateway.routes import (
     GenerateConsumer,
     HealthConsumer,
     ModelsConsumer,
+    OpenApiConsumer,
+    PreflightConsumer,
     UnknownPathConsumer,
     WrongMethodConsumer,
 )
@@ -26,6 +28,7 @@ Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 GENERATE_PATHS = ("/v1/generate", "/v1/chat/completions", "/v1/completions")
 HEALTH_PATHS = ("/healthz", "/readyz")
 MODELS_PATH = "/v1/models"
+OPENAPI_PATH = "/v1/openapi.json"
 _SLASHES = re.compile(r"/{2,}")
 
 
@@ -48,17 +51,21 @@ def build_app(parts: GatewayParts) -> Application:
 
 def _http_consumer(parts: GatewayParts, scope: dict[str, Any]) -> Application:
     path, method = tidy_path(scope["path"]), scope["method"]
+    if parts.cors.is_preflight(method, scope["headers"]):
+        return PreflightConsumer(parts=parts, route="preflight")
     if path in GENERATE_PATHS:
         if method == "POST":
             return GenerateConsumer(parts=parts, route=path)
         return WrongMethodConsumer(parts=parts, route=path, allow="POST")
     is_models, is_model = path == MODELS_PATH, path.startswith(MODELS_PATH + "/")
-    if not (is_models or is_model or path in HEALTH_PATHS):
+    if not (is_models or is_model or path == OPENAPI_PATH or path in HEALTH_PATHS):
         return UnknownPathConsumer(parts=parts, route="unknown")
     route = MODELS_PATH + "/{id}" if is_model else path
     if method not in ("GET", "HEAD"):
         return WrongMethodConsumer(parts=parts, route=route, allow="GET, HEAD")
     if path in HEALTH_PATHS:
         return HealthConsumer(parts=parts, route=path)
+    if path == OPENAPI_PATH:
+        return OpenApiConsumer(parts=parts, route=path)
     public_id = path.removeprefix(MODELS_PATH).removeprefix("/")
     return ModelsConsumer(parts=parts, route=route, public_id=public_id)

@@ -78,7 +78,9 @@ async def _ask(exchange: "Exchange", request: GenerationRequest, replica: Replic
     headers = [("content-type", "application/json"), ("accept", "text/event-stream" if asks_stream else "application/json")]
     if replica.kind == "vllm":
         headers.append(("x-request-id", f"{exchange.request_id}-{number}"))
+        headers += exchange.trace.attempt(number, replica.id)
     exchange.response = None
+    exchange.before_dispatch()
     exchange.response = await pool.request(
         replica.url, "POST", request.path, headers, body, headers_s=None if asks_stream else pool.tunables.whole_answer_s
     )

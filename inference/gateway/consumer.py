@@ -14,6 +14,7 @@ from channels.consumer import AsyncConsumer
 from headway.errors import HeadwayError
 from headway.logs import REQUEST_ID, new_request_id
 from inference.gateway.credentials import find_key
+from inference.gateway.edge import BodyTooSlow, EncodingRefused
 from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
 from inference.gateway.outputs import HttpResponder
 from inference.gateway.parts import GatewayParts
@@ -23,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+# Probes: several a second.
+QUIET_ROUTES = frozenset({"/healthz", "/readyz"})
 
 
 class ClientLeft(Exception):
@@ -34,12 +37,15 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
 
     def __init__(self, *, parts: GatewayParts, route: str = "", **kwargs: Any) -> None:
         self.parts, self.route, self.kwargs = parts, route, kwargs
+        # Then its end is logged where the record is settled.
+        self.has_record = False
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.scope, self.receive, self.base_send = scope, receive, send
         self.request_id = new_request_id()
         REQUEST_ID.set(self.request_id)
-        self.responder = HttpResponder(send, self.request_id)
+        self.responder = HttpResponder(send, self.request_id, self.parts.cors.headers(scope["headers"]))
+        self.body_account = self.parts.bodies.open()
         try:
             await self.handle()
         except ClientLeft:
@@ -52,6 +58,10 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
                 await self.responder.refuse(INTERNAL)
             elif not self.responder.has_ended:
                 await self.responder.body(b"data: " + INTERNAL.body() + b"\n\n", more=False)
+        finally:
+            self.body_account.close()
+            if not self.has_record and self.route not in QUIET_ROUTES:
+                log.info("request_ended", route=self.route, status=self.responder.status)
 
     async def handle(self) -> None:
         raise NotImplementedError
@@ -70,11 +80,23 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         return next((value for header, value in self.scope["headers"] if header == name), b"")
 
     async def read_body(self) -> bytes:
-        """Raises BodyTooLarge as soon as it is, ClientLeft."""
-        max_bytes = self.parts.tunables.max_body_bytes
+        """Raises EncodingRefused, BodyTooLarge and BodiesInFlight as soon as it is known; BodyTooSlow, ClientLeft."""
+        encoding = self.header(b"content-encoding").strip().lower()
+        if encoding not in (b"", b"identity"):
+            raise EncodingRefused("Send the body as it is, without a Content-Encoding.")
         declared = self.header(b"content-length")
-        if declared.isdigit() and int(declared) > max_bytes:
-            raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
+        if declared.isdigit():
+            self._check_size(int(declared))
+        try:
+            async with asyncio.timeout(self.parts.edge.body_grace_s) as limit:
+                return await self._read_pieces(limit)
+        except TimeoutError:
+            raise BodyTooSlow("The body came too slowly. Send it faster.") from None
+
+    async def _read_pieces(self, limit: asyncio.Timeout) -> bytes:
+        edge = self.parts.edge
+        end_s = limit.when()
+        assert end_s is not None, "a body has a time limit"
         pieces, size = [], 0
         while True:
             message = await self.receive()
@@ -82,20 +104,39 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
                 raise ClientLeft
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
-            if size > max_bytes:
-                raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
+            self._check_size(size)
             if not message.get("more_body", False):
                 return b"".join(pieces)
+            limit.reschedule(end_s + size / edge.min_body_bytes_per_s)
+
+    def _check_size(self, size_bytes: int) -> None:
+        max_bytes = self.parts.tunables.max_body_bytes
+        if size_bytes > max_bytes:
+            raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
+        self.body_account.grow_to(size_bytes)
 
     async def wait_for_disconnect(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
-async def run_watched(work: "asyncio.Task[None]", gone: "asyncio.Task[None]", on_gone: Callable[[], None]) -> None:
-    """Wait for `work`; if `gone` ends first, call `on_gone` and go on waiting. Leaves neither task behind."""
+async def run_watched(
+    work: "asyncio.Task[None]",
+    gone: "asyncio.Task[None]",
+    on_gone: Callable[[], None],
+    *,
+    silence_s: float,
+    on_silence: Callable[[], Awaitable[None]],
+) -> None:
+    """Wait for `work`; if `gone` ends first, call `on_gone` and go on waiting. Leaves neither task behind.
+
+    `on_silence` is called each `silence_s` until one of the two has ended.
+    """
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        while not (work.done() or gone.done()):
+            await asyncio.wait({work, gone}, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
+            if not (work.done() or gone.done()):
+                await on_silence()
         if not work.done():
             on_gone()
             await asyncio.wait({work})

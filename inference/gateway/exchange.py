@@ -12,12 +12,14 @@ from enum import Enum
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway.errors import HeadwayError, Unavailable
 from inference.dispatch.dispatcher import Ask, Grant
 from inference.errors import UnknownModel
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of
+from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
 from inference.gateway.record import (
     CLIENT_GONE_AFTER,
@@ -31,6 +33,7 @@ from inference.gateway.record import (
 from inference.gateway.relay import Output
 from inference.gateway.requests import GenerationRequest
 from inference.gateway.state import Principal
+from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
 
 log = structlog.get_logger(__name__)
@@ -54,8 +57,11 @@ class Cut(Enum):
 class Exchange:
     """`run` is called once, in a task of its own; `cut` may be called at any moment on the same loop."""
 
-    def __init__(self, parts: GatewayParts, *, principal: Principal, request_id: str, route: str, output: Output) -> None:
+    def __init__(
+        self, parts: GatewayParts, *, principal: Principal, request_id: str, route: str, output: Output, trace: RequestTrace
+    ) -> None:
         self.parts, self.principal, self.request_id, self.output = parts, principal, request_id, output
+        self.trace = trace
         self.record = Record(
             journal=parts.journal,
             clock=parts.clock,
@@ -71,6 +77,8 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
         self._last_output_s = 0.0
+        self._started_s = parts.clock.monotonic_s()
+        self._queued_s = 0.0
 
     def cut(self, reason: Cut) -> None:
         if self._cut is None and self._task is not None:
@@ -81,6 +89,7 @@ class Exchange:
     async def run(self, read: Callable[[], GenerationRequest]) -> None:
         """`read` parses the request. Never raises but for a cancellation that did not come through `cut`."""
         self._task = asyncio.current_task()
+        self._started_s = self.parts.clock.monotonic_s()
         self.parts.running.add(self)
         try:
             await self._serve(read())
@@ -98,6 +107,14 @@ class Exchange:
         finally:
             self._let_go()
             self.parts.running.discard(self)
+
+    async def keep_alive(self) -> None:
+        """Called after each `comment_s` of an unended request: a stream that was silent for as long gets a comment."""
+        output = self.output
+        if isinstance(output, EventStreamOutput) and not self.record.is_settled:
+            silent_s = self.parts.clock.monotonic_s() - self._last_output_s
+            if silent_s >= self.parts.edge.comment_s:
+                await output.keep_alive()
 
     async def refuse(self, error: HeadwayError) -> None:
         """The request ended before it could be read."""
@@ -142,12 +159,14 @@ class Exchange:
             max_tokens=request.max_tokens,
             excluded=excluded,
         )
+        asked_s = self.parts.clock.monotonic_s()
         try:
             grant = self._grant = await self.parts.dispatcher.submit(ask)
         except Unavailable:
             if last is not None:
                 raise last from None
             raise
+        self._queued_s += self.parts.clock.monotonic_s() - asked_s
         record, replica = self.record, grant.replica
         record.attempts += 1
         record.queue_ms += grant.queue_ms
@@ -157,6 +176,7 @@ class Exchange:
     def _after_failure(self, failure: AttemptFailed, grant: Grant) -> None:
         log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
         self.parts.metrics.attempt_failed(failure.end_state)
+        self.trace.attempt_failed(failure.reason)
         if self.response is not None:
             self.response.abort()
         if failure.blames_replica:
@@ -167,6 +187,11 @@ class Exchange:
         self.output.restart()
 
     # -- the ends
+
+    def before_dispatch(self) -> None:
+        if self.record.overhead_ms is None:
+            spent_s = self.parts.clock.monotonic_s() - self._started_s - self._queued_s
+            self.record.overhead_ms = max(0.0, spent_s * 1000)
 
     def on_output(self) -> None:
         """Something the model made is about to be handed on."""
@@ -209,7 +234,25 @@ class Exchange:
         draft = record.settle(end_state)
         if draft is not None:
             self.parts.metrics.request_ended(draft, status)
-            log.info("request_ended", end_state=end_state, status=status, replica=draft.replica, total_ms=draft.total_ms)
+            self._log(draft, status)
+            self.trace.end(end_state=end_state, status=status, model=draft.model, completion_tokens=draft.completion_tokens)
+
+    def _log(self, draft: UsageDraft, status: int) -> None:
+        """The access log: one line a request, without a word of its text."""
+        log.info(
+            "request_ended",
+            route=draft.route,
+            status=status,
+            end_state=draft.end_state,
+            model=draft.model,
+            replica=draft.replica,
+            attempts=draft.attempts,
+            prompt_tokens=draft.prompt_tokens,
+            completion_tokens=draft.completion_tokens,
+            queue_ms=draft.queue_ms,
+            ttft_ms=draft.ttft_ms,
+            total_ms=draft.total_ms,
+        )
 
     def _let_go(self) -> None:
         """The engine's work and its slot; again: nothing happens."""

@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from headway import env
 from headway.clock import Clock
+from inference.dispatch.share import Share
 from inference.gateway.snapshot import Anchor, Snapshot, load_snapshot, save_snapshot
 from inference.gateway.state import Change, ControlState
 from inference.models import ControlChange
@@ -58,8 +59,18 @@ class FeedTunables:
 class Feed:
     """`start` and `stop` it; `is_ready`, `why_not_ready` and `age_s` may be asked from any thread."""
 
-    def __init__(self, state: ControlState, *, gateway: str, snapshot_path: Path, tunables: FeedTunables, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ControlState,
+        *,
+        gateway: str,
+        snapshot_path: Path,
+        tunables: FeedTunables,
+        clock: Clock,
+        share: Share | None = None,
+    ) -> None:
         self._state = state
+        self._share = share or Share()
         self._gateway = gateway
         self._path = snapshot_path
         self._tunables = tunables
@@ -199,7 +210,13 @@ class Feed:
 
     def _acknowledge(self, now_s: float) -> None:
         applied = self._state.applied_change_id
-        feed_progress.acknowledge(gateway=self._gateway, applied_change_id=applied, now=self._clock.now())
+        feed_progress.acknowledge(
+            gateway=self._gateway,
+            applied_change_id=applied,
+            now=self._clock.now(),
+            process=self._share.index + 1,
+            processes=self._share.processes,
+        )
         self._acknowledged_id = applied
         self._next_heartbeat_s = now_s + self._tunables.heartbeat_s
 

@@ -6,7 +6,7 @@ All values are written on the event loop and read by the exporter's thread.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -96,7 +96,3 @@ class Metrics:
         self._journal_depth.set(journal_depth)
         self._feed_age.set(feed_age_s)
         self._upstream.set(num_upstream_connections)
-
-    def serve(self, host: str, port: int) -> None:
-        """Answer /metrics on a thread of its own. Raises OSError when the port is taken."""
-        start_http_server(port, addr=host, registry=self.registry)

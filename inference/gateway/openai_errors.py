@@ -9,6 +9,9 @@ The edge's own errors:
 
 InvalidInput
 ├── BodyTooLarge        413  send a smaller body
+├── BadRequest          400  fix the request; `param` names the field
+│   ├── UnknownParameter     fix the name of the parameter
+│   └── UnsupportedParameter leave the parameter out
 └── (RequestRefused)    400  inference.errors: fix the request
 MethodNotAllowed        405
 UnknownPath             404
@@ -48,6 +51,18 @@ class BadRequest(InvalidInput):
     """Fix the request; `param` names the field."""
 
     code = "invalid_value"
+
+
+class UnknownParameter(BadRequest):
+    """Fix the name of the parameter, or leave it out."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(BadRequest):
+    """Leave the parameter out; the message says what to use instead."""
+
+    code = "unsupported_parameter"
 
 
 class UnknownPath(NotFound):
@@ -97,7 +112,9 @@ class Refusal:
 
 
 def refusal_of(error: HeadwayError) -> Refusal:
-    allow = error.data.get("allow")
+    """`data` may hold `allow`, or `headers`: pairs of texts."""
+    allow, more = error.data.get("allow"), error.data.get("headers", ())
+    assert isinstance(more, list | tuple), "pairs of texts"
     return Refusal(
         status=error.http_status,
         message=error.message,
@@ -105,7 +122,7 @@ def refusal_of(error: HeadwayError) -> Refusal:
         code=error.code,
         param=error.param,
         retry_after_s=error.retry_after_s,
-        headers=(("allow", str(allow)),) if allow else (),
+        headers=(("allow", str(allow)), *more) if allow else tuple(more),
     )
 
 

@@ -1,11 +1,12 @@
 """The two outputs of a POST: an event stream, or one JSON answer (folded from a stream, or taken whole)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
 
@@ -16,21 +17,24 @@ EVENT_STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 LAST_EVENT = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 encode = msgspec.json.Encoder().encode
 
 
 class HttpResponder:
     """Sends one ASGI response, with the request id in its headers."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self._request_id = send, request_id
+    def __init__(self, send: Send, request_id: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """`headers` are in every answer; `more_headers` is asked when the answer starts."""
+        self._send, self._request_id, self._headers = send, request_id, headers
+        self.more_headers: Callable[[], list[tuple[bytes, bytes]]] = list
         self.has_started = False
         self.has_ended = False
         self.status = 0
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.has_started, self.status = True, status
-        headers = [*headers, (b"x-request-id", self._request_id.encode())]
+        headers = [*headers, (b"x-request-id", self._request_id.encode()), *self._headers, *self.more_headers()]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, data: bytes, *, more: bool) -> None:
@@ -43,6 +47,10 @@ class HttpResponder:
         await self.start(status, [*framing, *named])
         await self.body(body, more=False)
 
+    async def comment(self, data: bytes) -> None:
+        """Sent unless the answer is over or its client does not read at the moment."""
+        await self._send({"type": COMMENT, "body": data})
+
     async def refuse(self, refusal: Refusal) -> None:
         await self.json(refusal.status, refusal.body(), refusal.all_headers())
 
@@ -52,10 +60,13 @@ class EventStreamOutput:
 
     def __init__(self, responder: HttpResponder) -> None:
         self._responder = responder
+        self.has_started = False
 
-    @property
-    def has_started(self) -> bool:
-        return self._responder.has_started
+    async def keep_alive(self) -> None:
+        """The status is settled by this; another replica can still take over, since nothing of an answer was sent."""
+        if not self._responder.has_started:
+            await self._responder.start(200, EVENT_STREAM_HEADERS)
+        await self._responder.comment(KEEP_ALIVE)
 
     def restart(self) -> None:
         pass
@@ -75,12 +86,13 @@ class EventStreamOutput:
         await self._send(b"".join(data), more=False)
 
     async def send_error(self, refusal: Refusal) -> None:
-        if self.has_started:
+        if self._responder.has_started:
             await self._send(b"data: " + refusal.body() + b"\n\n", more=False)
         else:
             await self._responder.refuse(refusal)
 
     async def _send(self, data: bytes, *, more: bool) -> None:
+        self.has_started = True
         if not self._responder.has_started:
             await self._responder.start(200, EVENT_STREAM_HEADERS)
         await self._responder.body(data, more=more)

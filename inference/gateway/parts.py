@@ -8,9 +8,13 @@ from headway import env
 from headway.clock import Clock
 from headway.errors import Unavailable
 from inference.dispatch.dispatcher import Ask, Grant
+from inference.gateway.cors import Cors
+from inference.gateway.edge import BodyBudget, EdgeTunables
+from inference.gateway.idempotency import IdempotencyKeys
 from inference.gateway.metrics import Metrics
 from inference.gateway.record import JournalLike
 from inference.gateway.state import ModelEntry, Principal
+from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool
 from inference.policy.admission import PoolSnapshot
 
@@ -55,6 +59,12 @@ class GatewayTunables:
     """How long a WebSocket may stay open without a request: before the first, and between two."""
     max_message_bytes: int = 16 * 1024 * 1024
     """The largest WebSocket message taken."""
+    cors_origins: tuple[str, ...] = ()
+    """The origins whose pages may call the API from a browser; `*` for any; none: CORS is off."""
+    idempotency_keep_s: float = 3600.0
+    """How long an Idempotency-Key is remembered after the request that made tokens under it."""
+    max_idempotency_keys: int = 2048
+    """How many such keys are remembered for a tenant; the oldest go first."""
 
     @classmethod
     def from_env(cls) -> "GatewayTunables":
@@ -66,6 +76,9 @@ class GatewayTunables:
             drain_s=env.seconds("HEADWAY_GATEWAY_DRAIN_S", default.drain_s),
             socket_idle_s=env.seconds("HEADWAY_WS_IDLE_S", default.socket_idle_s, at_least=1.0),
             max_message_bytes=env.whole("HEADWAY_WS_MAX_MESSAGE_BYTES", default.max_message_bytes, at_least=1024),
+            cors_origins=tuple(env.names("HEADWAY_CORS_ORIGINS", [])),
+            idempotency_keep_s=env.seconds("HEADWAY_IDEMPOTENCY_KEEP_S", default.idempotency_keep_s),
+            max_idempotency_keys=env.whole("HEADWAY_MAX_IDEMPOTENCY_KEYS", default.max_idempotency_keys, at_least=1),
         )
 
 
@@ -83,10 +96,19 @@ class GatewayParts:
     why_not_ready: Callable[[], str]
     """A reason in a few words, or an empty text when requests can be served."""
     feed_age_s: Callable[[], float]
+    edge: EdgeTunables = field(default_factory=EdgeTunables)
+    tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)
     """The requests between authentication and their end."""
     is_draining: bool = False
     on_draining: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bodies = BodyBudget(self.edge.max_bodies_bytes)
+        self.cors = Cors(self.tunables.cors_origins)
+        self.idempotency = IdempotencyKeys(
+            keep_s=self.tunables.idempotency_keep_s, max_per_tenant=self.tunables.max_idempotency_keys
+        )
 
     def begin_drain(self) -> None:
         """Stop taking new work: idle WebSockets close now, busy ones after their answer."""

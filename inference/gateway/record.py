@@ -84,9 +84,23 @@ class Record:
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
         self.finish_reason = ""
+        self.end_state = ""
+        self.overhead_ms: float | None = None
+        """Time spent in this gateway before the first dispatch, without the queue."""
 
     def elapsed_ms(self) -> int:
         return round((self._clock.monotonic_s() - self._started_monotonic_s) * 1000)
+
+    @property
+    def made_tokens(self) -> bool:
+        """Has it ended with something to be billed?"""
+        return self.end_state == DONE or (self.is_settled and self.usage is not None and self.usage.completion_tokens > 0)
+
+    def timing_headers(self) -> list[tuple[bytes, bytes]]:
+        if self.overhead_ms is None:
+            return []
+        overhead = f"{self.overhead_ms:.2f}".encode()
+        return [(b"x-headway-queue-ms", str(self.queue_ms).encode()), (b"x-headway-overhead-ms", overhead)]
 
     def open(self) -> None:
         """From here on the request is recorded even if this process dies. Raises JournalUnavailable."""
@@ -97,13 +111,13 @@ class Record:
         """Write the final record; call it before the last event is sent. None when it was settled before."""
         if self.is_settled:
             return None
-        self.is_settled = True
+        self.is_settled, self.end_state = True, end_state
         draft = msgspec.structs.replace(
             self._filled(),
             end_state=end_state,
             ended_at_s=self._clock.now().timestamp(),
             total_ms=self.elapsed_ms(),
-            usage_source="none" if self.usage is None else "engine" if end_state == DONE else "partial",
+            usage_source=_source(self.usage, end_state),
         )
         if not self._is_open:
             try:
@@ -131,6 +145,14 @@ class Record:
             completion_tokens=usage.completion_tokens,
             finish_reason=_printable(self.finish_reason, MAX_FINISH_REASON_CHARS),
         )
+
+
+def _source(usage: Usage | None, end_state: str) -> str:
+    if usage is None:
+        return "none"
+    if usage.is_counted:
+        return "counted"
+    return "engine" if end_state == DONE else "partial"
 
 
 def _printable(text: str, max_chars: int) -> str:

@@ -1,14 +1,18 @@
 """The consumers behind the paths of the data plane (which path leads where: app.py)."""
 
 import asyncio
+import contextlib
 import re
+from collections.abc import Iterator
 
 import msgspec
 
+from headway.errors import HeadwayError
 from inference.errors import UnknownModel
 from inference.gateway.consumer import ClientLeft, GatewayConsumer, run_watched
 from inference.gateway.exchange import Cut, Exchange
-from inference.gateway.openai_errors import BadRequest, BodyTooLarge, MethodNotAllowed, UnknownPath
+from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath
+from inference.gateway.openapi import document_bytes
 from inference.gateway.outputs import EventStreamOutput, JsonOutput
 from inference.gateway.requests import GenerationRequest, read_request
 from inference.gateway.state import ModelEntry
@@ -29,20 +33,45 @@ class GenerateConsumer(GatewayConsumer):
             request_id=self.request_id,
             route=self.route,
             output=JsonOutput(self.responder),
+            trace=self.parts.tracer.request(self.route, self.request_id, self.scope["headers"]),
         )
+        self.has_record, self.responder.more_headers = True, exchange.record.timing_headers
         try:
-            body = await self.read_body()
-        except BodyTooLarge as error:
+            with self._idempotent(exchange):
+                self._body = await self.read_body()
+                await self._run(exchange)
+        except HeadwayError as error:
             await exchange.refuse(error)
-            return
         except ClientLeft:
             exchange.client_left_early()
-            return
-        work = asyncio.create_task(exchange.run(lambda: self._read(exchange, body)))
-        gone = asyncio.create_task(self.wait_for_disconnect())
-        await run_watched(work, gone, lambda: exchange.cut(Cut.CLIENT_GONE))
 
-    def _read(self, exchange: Exchange, body: bytes) -> GenerationRequest:
+    @contextlib.contextmanager
+    def _idempotent(self, exchange: Exchange) -> Iterator[None]:
+        """Raises IdempotencyKeyUsed, BadRequest."""
+        keys, clock, tenant_id = self.parts.idempotency, self.parts.clock, exchange.principal.tenant_id
+        sent = [value for name, value in self.scope["headers"] if name == b"idempotency-key"]
+        if not sent:
+            yield
+            return
+        name = keys.take(tenant_id, b"\n".join(sent), self.request_id, now_s=clock.monotonic_s())
+        try:
+            yield
+        finally:
+            keys.settle(tenant_id, name, made_tokens=exchange.record.made_tokens, now_s=clock.monotonic_s())
+
+    async def _run(self, exchange: Exchange) -> None:
+        work = asyncio.create_task(exchange.run(lambda: self._read(exchange)))
+        gone = asyncio.create_task(self.wait_for_disconnect())
+        await run_watched(
+            work,
+            gone,
+            lambda: exchange.cut(Cut.CLIENT_GONE),
+            silence_s=self.parts.edge.comment_s,
+            on_silence=exchange.keep_alive,
+        )
+
+    def _read(self, exchange: Exchange) -> GenerationRequest:
+        body, self._body = self._body, b""  # the request may run for minutes: its text need not be held twice
         media_type = self.header(b"content-type").partition(b";")[0].strip()
         if media_type and not JSON_MEDIA_TYPE.fullmatch(media_type):
             raise BadRequest("Send the body as JSON, with the header `content-type: application/json`.")
@@ -70,6 +99,21 @@ class ModelsConsumer(GatewayConsumer):
 
 def _model_object(model: ModelEntry) -> dict[str, object]:
     return {"id": model.public_id, "object": "model", "created": model.created_s, "owned_by": "headway"}
+
+
+class OpenApiConsumer(GatewayConsumer):
+    """GET /v1/openapi.json: the description of /v1; no key is needed."""
+
+    async def handle(self) -> None:
+        await self.responder.json(200, document_bytes())
+
+
+class PreflightConsumer(GatewayConsumer):
+    """OPTIONS from a browser, where CORS is on: no key is needed, as browsers send none."""
+
+    async def handle(self) -> None:
+        await self.responder.start(204, self.parts.cors.preflight_headers(self.scope["headers"]))
+        await self.responder.body(b"", more=False)
 
 
 class HealthConsumer(GatewayConsumer):

@@ -6,59 +6,42 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 import structlog
 from uvicorn import Config, Server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from headway.errors import ConfigurationError
 from inference.gateway.app import build_app
 from inference.gateway.exchange import Cut
-from inference.gateway.openai_errors import Refusal
+from inference.gateway.listening import set_connection_options, shown_address
 from inference.gateway.parts import GatewayParts
+from inference.gateway.protocol import EdgeProtocol, EdgeSocketProtocol
+from inference.gateway.worker_link import WorkerLink
 
 log = structlog.get_logger(__name__)
 
-# Longer than load balancers keep idle connections (60 s), so that they close first.
-KEEP_ALIVE_S = 75
 # After the requests that did not end in time were cut: for their error events to leave.
 CUT_GRACE_S = 5
 SAMPLE_METRICS_EVERY_S = 1.0
 BACKLOG = 2048
 
 
-class JsonHttpProtocol(HttpToolsProtocol):
-    """A request that cannot be parsed gets an error object as well."""
-
-    def send_400_response(self, msg: str) -> None:
-        refusal = Refusal(
-            status=400, message="This is not a valid HTTP request.", type="invalid_request_error", code="bad_http"
-        )
-        body = refusal.body()
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        self.transport.write(head % len(body) + body)
-        self.transport.close()
-
-
-class DrainingSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn closes open WebSockets when a shutdown begins; ours close themselves, after the answer that runs."""
-
-    def shutdown(self) -> None:
-        if not self.handshake_complete or self.close_sent:
-            super().shutdown()
-
-
 class GatewayServer(Server):
-    def __init__(self, config: Config, parts: GatewayParts, on_listening: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, parts: GatewayParts, on_listening: Callable[[], None], link: WorkerLink | None = None
+    ) -> None:
         super().__init__(config)
-        self._parts, self._on_listening = parts, on_listening
+        self._parts, self._on_listening, self._link = parts, on_listening, link
         self._timer: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """As uvicorn's, but the signal is not raised again at the end: what comes after must still run."""
-        original = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        ends = [signal.SIGTERM, signal.SIGINT]
+        if self._link is None:
+            ends.append(signal.SIGHUP)  # no parent, no rolling restart: drain and end, and be started again
+        original = {number: signal.signal(number, self.handle_exit) for number in ends}
         try:
             yield
         finally:
@@ -66,9 +49,17 @@ class GatewayServer(Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in sockets or []:
+            set_connection_options(listening, self._parts.edge)
         await super().startup(sockets)
+        if self._link is not None:
+            await self._link.open(self._parent_is_gone)
         self._sample()
         self._on_listening()
+
+    def _parent_is_gone(self) -> None:
+        log.warning("gateway_parent_gone")
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let running requests end, cut those that take longer than drain_s."""
@@ -81,6 +72,8 @@ class GatewayServer(Server):
         if self._timer is not None:
             self._timer.cancel()
         self._parts.upstream.close()
+        if self._link is not None:
+            await self._link.close()
 
     def _cut_all(self) -> None:
         for exchange in list(self._parts.running):
@@ -88,49 +81,34 @@ class GatewayServer(Server):
 
     def _sample(self) -> None:
         self._parts.sample_metrics()
+        if self._link is not None:
+            self._link.push_metrics()
+            if not self._parts.why_not_ready():
+                self._link.ready()
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_METRICS_EVERY_S, self._sample)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises ConfigurationError in one line."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        why = "the port is taken" if error.errno in (98, 48) else error.strerror
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error
-    bound.setblocking(False)
-    return bound
-
-
-def serve(parts: GatewayParts, bound: socket.socket) -> None:
-    """Blocks until a signal has ended it and the drain is over."""
-    host, port = bound.getsockname()[:2]
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def serve(parts: GatewayParts, bound: socket.socket, link: WorkerLink | None = None) -> None:
+    """Blocks until a signal (or, for a worker, its parent's end) has ended it and the drain is over."""
 
     def on_listening() -> None:
-        log.info("gateway_listening", host=host, port=port, gateway=parts.name)
-        print(f"gateway: listening on http://{shown}", file=sys.stderr, flush=True)  # noqa: T201
+        log.info("gateway_listening", address=shown_address(bound), gateway=parts.name)
+        if link is None:
+            print(f"gateway: listening on http://{shown_address(bound)}", file=sys.stderr, flush=True)  # noqa: T201
 
-    build_server(parts, on_listening).run(sockets=[bound])
+    build_server(parts, on_listening, link).run(sockets=[bound])
 
 
-def build_server(parts: GatewayParts, on_listening: Callable[[], None]) -> GatewayServer:
-    return GatewayServer(_config(parts), parts, on_listening)
+def build_server(parts: GatewayParts, on_listening: Callable[[], None], link: WorkerLink | None = None) -> GatewayServer:
+    return GatewayServer(_config(parts), parts, on_listening, link)
 
 
 def _config(parts: GatewayParts) -> Config:
     return Config(
         build_app(parts),
         loop="uvloop",
-        http=JsonHttpProtocol,
-        ws=DrainingSocketProtocol,
+        http=cast(Any, partial(EdgeProtocol, edge=parts.edge)),
+        ws=cast(Any, partial(EdgeSocketProtocol, edge=parts.edge)),
         ws_max_size=parts.tunables.max_message_bytes,
         ws_per_message_deflate=False,
         lifespan="off",
@@ -141,6 +119,5 @@ def _config(parts: GatewayParts) -> Config:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(parts.tunables.drain_s) + CUT_GRACE_S,
     )

@@ -25,10 +25,11 @@ from inference.gateway.answer import AnswerReader, Chunk
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
 from inference.gateway.outputs import encode
 from inference.gateway.parts import GatewayParts
-from inference.gateway.requests import GenerationRequest, build_request, read_object
+from inference.gateway.requests import GenerationRequest, build_request
 from inference.gateway.state import Principal
 
 log = structlog.get_logger(__name__)
@@ -149,7 +150,8 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         request_id = new_request_id()
         REQUEST_ID.set(request_id)
         output = SocketOutput(self._send_text)
-        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output)
+        trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
+        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
 
         def read() -> GenerationRequest:
             limit = self.parts.tunables.default_max_tokens

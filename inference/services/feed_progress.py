@@ -12,9 +12,9 @@ SEEN_WITHIN = timedelta(seconds=10)
 _POLL_S = 0.1
 
 
-def acknowledge(*, gateway: str, applied_change_id: int, now: datetime) -> None:
-    """Say how far a gateway is, and that it lives."""
-    values = {"applied_change_id": applied_change_id, "seen_at": now}
+def acknowledge(*, gateway: str, applied_change_id: int, now: datetime, process: int = 1, processes: int = 1) -> None:
+    """Say how far a gateway process is, that it lives, and which of how many under one parent it is."""
+    values = {"applied_change_id": applied_change_id, "seen_at": now, "process": process, "processes": processes}
     if not GatewayFeed.objects.filter(pk=gateway).update(**values):
         GatewayFeed.objects.update_or_create(gateway=gateway, defaults=values)
 

@@ -13,9 +13,11 @@ import msgspec
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock, SystemClock
 from inference.dispatch.dispatcher import LocalDispatcher
+from inference.gateway.edge import EdgeTunables
+from inference.gateway.listening import bind
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
-from inference.gateway.server import bind, build_server
+from inference.gateway.server import build_server
 from inference.gateway.state import Change, ControlState
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.policy.admission import AdmissionTunables
@@ -145,6 +147,7 @@ async def running_gateway(
     changes: Sequence[Change],
     *,
     tunables: GatewayTunables | None = None,
+    edge: EdgeTunables | None = None,
     upstream: UpstreamTunables | None = None,
     admission: AdmissionTunables | None = None,
     clock: Clock | None = None,
@@ -163,6 +166,7 @@ async def running_gateway(
         tunables=tunables or GatewayTunables(drain_s=0.2),
         why_not_ready=lambda: "",
         feed_age_s=lambda: 0.0,
+        edge=edge or EdgeTunables(),
     )
     listening = asyncio.Event()
     bound: socket.socket = bind("127.0.0.1", 0)

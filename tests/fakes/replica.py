@@ -278,6 +278,8 @@ async def _play(script: Script, writer: asyncio.StreamWriter) -> After:
         if isinstance(step, After):
             return step
         if isinstance(step, bytes):
+            if writer.is_closing():
+                raise ConnectionResetError
             writer.write(step)
             await writer.drain()
             await asyncio.sleep(0)

@@ -27,7 +27,8 @@ def _text(status: FleetStatus) -> str:
             )
         )
     if status.gateways:
-        parts.append(table(["gateway", "feed"], [[g["gateway"], _behind(g["changes_behind"])] for g in status.gateways]))
+        rows = [[g["gateway"], _behind(g["changes_behind"]), _share(g["process"], g["processes"])] for g in status.gateways]
+        parts.append(table(["gateway", "feed", "share of each replica's slots"], rows))
     return "\n\n".join(parts)
 
 
@@ -38,6 +39,10 @@ def _rows(model: ModelStatus) -> list[list[object]]:
     cells: list[list[object]] = [[r.id, r.node or r.url, r.state, f"{r.since_s} s", r.reason] for r in model.replicas]
     first, *rest = cells
     return [[*head, *first], *([" ", " ", " ", *row] for row in rest)]
+
+
+def _share(process: int, processes: int) -> str:
+    return "all" if processes == 1 else f"1/{processes}, at least one (process {process} of {processes})"
 
 
 def _behind(changes: int) -> str:

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from inference.gateway.fields import REFUSED, VLLM_ONLY
 from inference.gateway.openai_errors import BadRequest
-from inference.gateway.requests import INTERNAL_FIELDS, VLLM_ONLY_FIELDS, GenerationRequest, read_request, upstream_body
+from inference.gateway.requests import GenerationRequest, read_request, upstream_body
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
@@ -39,7 +40,9 @@ def test_a_chat_request_reaches_vllm_streamed_with_usage_and_the_salt() -> None:
 
 
 def test_an_openai_engine_gets_no_fields_that_only_vllm_knows() -> None:
-    upstream = sent_upstream(read({**CHAT, "top_p": 0.5, **dict.fromkeys(VLLM_ONLY_FIELDS, 1)}), "openai")
+    only_vllm = {"top_k": 5, "min_p": 0.1, "ignore_eos": True, "echo": True, "structured_outputs": {"regex": "a"}}
+    assert only_vllm.keys() <= VLLM_ONLY["chat"]
+    upstream = sent_upstream(read({**CHAT, "top_p": 0.5, **only_vllm}), "openai")
     assert upstream == {"model": "inner", "messages": CHAT["messages"], "top_p": 0.5, "max_tokens": 512}
     assert sent_upstream(read(CHAT), "openai")["stream_options"] == {"include_usage": True}
 
@@ -59,7 +62,7 @@ def test_priority_is_one_of_three_words() -> None:
         assert refusal({**CHAT, "priority": wrong}).param == "priority"
 
 
-@pytest.mark.parametrize("name", sorted(INTERNAL_FIELDS))
+@pytest.mark.parametrize("name", sorted(REFUSED - {"messages", "prompt"}))
 def test_what_clients_must_not_set_is_refused_by_name(name: str) -> None:
     error = refusal({**CHAT, name: 1})
     assert error.param == name
@@ -161,23 +164,25 @@ def test_prompts_that_are_none_are_refused(prompt: Any) -> None:
     assert str(refusal({"model": "m", "prompt": prompt}, "/v1/completions").param).startswith("prompt")
 
 
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
 @pytest.mark.parametrize(
-    "more",
+    ("base", "more"),
     [
-        {"n": 2},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"logprobs": True},
-        {"logprobs": 0},
-        {"echo": True},
-        {"best_of": 2},
-        {"prompt_logprobs": 1},
+        (TEXT, {"n": 2}),
+        (CHAT, {"tools": [FUNCTION]}),
+        (CHAT, {"logprobs": True}),
+        (TEXT, {"logprobs": 0}),
+        (TEXT, {"echo": True}),
+        (TEXT, {"prompt_logprobs": 1}),
     ],
 )
-def test_what_folding_would_lose_takes_the_engines_own_way(more: dict[str, Any]) -> None:
-    upstream = sent_upstream(read({**TEXT, **more}, "/v1/completions"))
+def test_what_folding_would_lose_takes_the_engines_own_way(base: dict[str, Any], more: dict[str, Any]) -> None:
+    upstream = sent_upstream(read({**base, **more}, "/v1/generate"))
     assert "stream" not in upstream
     assert "stream_options" not in upstream
-    assert sent_upstream(read({**TEXT, **more, "stream": True}, "/v1/completions"))["stream"] is True
+    assert sent_upstream(read({**base, **more, "stream": True}, "/v1/generate"))["stream"] is True
 
 
 def test_a_request_is_bounded_by_its_bytes() -> None:

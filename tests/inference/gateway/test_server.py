@@ -14,12 +14,13 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import start_http_server
 
 from headway.errors import ConfigurationError
 from inference.gateway.app import tidy_path
 from inference.gateway.exchange import Cut
+from inference.gateway.listening import bind
 from inference.gateway.parts import GatewayTunables
-from inference.gateway.server import bind
 from inference.wiring import gateway_name
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
 from tests.fakes.raw_http import RawClient
@@ -140,7 +141,7 @@ async def test_metrics_count_what_happened_and_name_no_tenant(gateway: GatewayUn
     gateway.parts.sample_metrics()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    gateway.parts.metrics.serve("127.0.0.1", port)
+    start_http_server(port, addr="127.0.0.1", registry=gateway.parts.metrics.registry)
     text = (await gateway.http.get(f"http://127.0.0.1:{port}/metrics")).text
     go.set()
     await running
@@ -226,12 +227,6 @@ def test_the_command_listens_says_so_serves_and_ends_on_sigterm(tmp_path: Path) 
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
     assert list((home / "journal").iterdir()) == [], "its journal is in the ledger"
-
-
-def test_the_command_refuses_several_processes_in_one_line(tmp_path: Path) -> None:
-    refused = manage("gateway", "--processes", "2", home=tmp_path / "home")
-    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "later step" in refused.stderr
 
 
 def test_a_gateway_without_a_database_or_snapshot_listens_and_says_that_it_is_not_ready(tmp_path: Path) -> None:

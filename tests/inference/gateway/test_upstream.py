@@ -124,7 +124,7 @@ async def test_a_kept_connection_that_breaks_after_the_first_byte_is_not_tried_a
 
 
 async def test_a_connection_that_was_idle_for_too_long_is_not_used(replica: ScriptedReplica) -> None:
-    pool = UpstreamPool(UpstreamTunables(idle_s=0.0))
+    pool = UpstreamPool(UpstreamTunables(idle_s=-0.001))  # the loop counts in milliseconds
     await whole(await post(pool, replica))
     await whole(await post(pool, replica))
     assert replica.num_connections == 2

@@ -1,0 +1,100 @@
+"""One request and its answer on a connection: uvicorn's cycle with our framing and back-pressure."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+if TYPE_CHECKING:
+    from inference.gateway.protocol import EdgeProtocol
+
+log = structlog.get_logger(__name__)
+
+NO_BODY = frozenset({204, 304})
+COMMENT = "headway.comment"
+"""The type of a message that is sent only while an answer's body is open and its client reads; else it is dropped."""
+
+
+class EdgeCycle(RequestResponseCycle):
+    """`send` and `receive` are the application's. Nothing here runs per token but `send` and `_send_body`."""
+
+    def __init__(self, protocol: "EdgeProtocol", *, is_http_1_0: bool, **kwargs: Any) -> None:
+        super().__init__(on_response=protocol.on_response_complete, **kwargs)
+        self._protocol = protocol
+        self._is_http_1_0 = is_http_1_0
+
+    async def receive(self) -> Any:
+        """As uvicorn's: `100 Continue` leaves when the application asks for a body that has not come by itself."""
+        if self.body or not self.more_body or self._is_http_1_0:
+            self.waiting_for_100_continue = False
+        return await super().receive()
+
+    async def send(self, message: Any) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            if message["type"] == COMMENT:
+                return
+            await self._wait_until_read()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.body":
+            self._send_body(message["body"], is_last=not message.get("more_body", False))
+        elif message["type"] == "http.response.start":
+            self._send_start(message["status"], message["headers"])
+        elif self.response_started and not self.response_complete:
+            self._send_body(message["body"], is_last=False)
+
+    async def _wait_until_read(self) -> None:
+        """Back-pressure: the client has not taken what waits for it. One that takes nothing for too long is cut."""
+        stall_s = self._protocol.edge.client_stall_s
+        try:
+            async with asyncio.timeout(stall_s):
+                await self.flow.drain()
+        except TimeoutError:
+            log.warning("client_cut_for_not_reading", after_s=stall_s)
+            self.disconnected = True
+            self.transport.abort()
+            self.message_event.set()
+
+    def _send_start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        assert not self.response_started, "started twice"
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        # The rest of a body that was not read must not be taken for the next request.
+        if self.more_body or self._protocol.is_draining:
+            self.keep_alive = False
+        lines = [STATUS_LINE[status]]
+        for name, value in [*self.default_headers, *headers]:
+            lines.append(name + b": " + value + b"\r\n")
+            if name == b"content-length":
+                self.expected_content_length = int(value)
+                self.chunked_encoding = False
+        has_body = self.scope["method"] != "HEAD" and status not in NO_BODY
+        if self.chunked_encoding is None and has_body:
+            if self._is_http_1_0:
+                self.chunked_encoding = self.keep_alive = False  # the body ends with the connection
+            else:
+                self.chunked_encoding = True
+                lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        elif self._is_http_1_0:
+            lines.append(b"connection: keep-alive\r\n")
+        head = b"".join(lines)
+        assert head.count(b"\n") == len(lines), "a header of ours holds a line break"
+        self.transport.write(head + b"\r\n")
+
+    def _send_body(self, body: bytes, *, is_last: bool) -> None:
+        assert not self.response_complete, "sent after the end"
+        if self.scope["method"] == "HEAD":
+            pass
+        elif self.chunked_encoding:
+            if body:
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            self.transport.write(body + b"0\r\n\r\n" if is_last else body)
+        else:
+            self.transport.write(body)
+        if is_last:
+            self.response_complete = True
+            self.message_event.set()
+            self.on_response()

@@ -1,0 +1,232 @@
+"""What goes around an answer: timing headers, the access log, CORS, trace context, the documents."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from inference.gateway.api_page import page
+from inference.gateway.openapi import document
+from inference.gateway.otel import OtelTracer
+from inference.gateway.parts import GatewayTunables
+from inference.gateway.tracing import trace_context
+from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway
+from tests.fakes.raw_http import RawClient
+from tests.fakes.replica import CLOSE, ScriptedReplica, refused
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = f"00-{TRACE_ID}-{SPAN_ID}-01"
+APP = "https://app.example"
+
+
+# -- timing
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"n": 2}])
+async def test_answers_say_how_long_they_took_us(gateway: GatewayUnderTest, more: dict[str, Any]) -> None:
+    headers = (await gateway.post(body=basic(**more))).headers
+    assert headers["x-request-id"].startswith("req_")
+    assert 0 <= int(headers["x-headway-queue-ms"]) < 1000
+    assert 0 < float(headers["x-headway-overhead-ms"]) < 1000
+
+
+async def test_time_in_the_queue_is_no_overhead(replica: ScriptedReplica) -> None:
+    replica.script([0.4, CLOSE])
+    async with running_gateway(model_changes("m", [replica.url], max_in_flight=1)) as gateway:
+        tunables = GatewayTunables(max_attempts=1)
+        gateway.parts.tunables = tunables
+        first = RawClient.connect(gateway.port)
+        client = await first
+        await client.send("POST", "/v1/generate", gateway.auth, json.dumps(basic()).encode())
+        await replica.wait_for_request()
+        waited = (await gateway.post()).headers
+        client.drop()
+    assert int(waited["x-headway-queue-ms"]) > 200
+    assert float(waited["x-headway-overhead-ms"]) < int(waited["x-headway-queue-ms"])
+
+
+async def test_what_never_reached_an_engine_has_no_timing(gateway: GatewayUnderTest) -> None:
+    assert "x-headway-overhead-ms" not in (await gateway.post(body=b"{")).headers
+
+
+# -- the access log
+
+
+async def test_each_request_is_one_line_in_the_log_without_its_text(
+    gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "do not tell anyone"
+    with caplog.at_level(logging.INFO):
+        await gateway.post(body=basic(messages=[{"role": "user", "content": secret}]))
+        await gateway.post(body=basic(n=0, user=secret))
+        await gateway.http.get("/v1/models")
+        await gateway.http.get("/v1/nope")
+        await gateway.http.get("/healthz")
+    ended = [record.msg for record in caplog.records if isinstance(record.msg, dict) and record.msg["event"] == "request_ended"]
+    lines = [(line["route"], line["status"], line.get("end_state")) for line in ended]
+    assert lines == [
+        ("/v1/chat/completions", 200, "done"),
+        ("/v1/chat/completions", 400, "refused"),
+        ("/v1/models", 401, None),
+        ("unknown", 404, None),
+    ]
+    done = ended[0]
+    assert (done["prompt_tokens"], done["completion_tokens"]) == (7, 3)
+    assert done["total_ms"] >= done["ttft_ms"] >= 0
+    assert all(line["request_id"].startswith("req_") for line in ended)
+    assert secret not in caplog.text
+    assert gateway.key.split("_")[3] not in caplog.text
+
+
+# -- B93
+
+
+async def test_b93_preflights_are_answered_without_a_key_where_origins_are_configured(replica: ScriptedReplica) -> None:
+    asked = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type,x-stainless-lang",
+    }
+    async with running_gateway(model_changes("m", [replica.url]), tunables=GatewayTunables(cors_origins=(APP,))) as gateway:
+        known = await gateway.http.options("/v1/chat/completions", headers={**asked, "origin": APP})
+        foreign = await gateway.http.options("/v1/chat/completions", headers={**asked, "origin": "https://evil.example"})
+        no_preflight = await gateway.http.options("/v1/chat/completions", headers={"origin": APP})
+    assert (known.status_code, known.headers["access-control-allow-origin"]) == (204, APP)
+    assert known.headers["access-control-allow-headers"] == asked["access-control-request-headers"]
+    assert "POST" in known.headers["access-control-allow-methods"]
+    assert "access-control-allow-origin" not in foreign.headers
+    assert no_preflight.status_code == 405
+    assert replica.requests == []
+
+
+async def test_b93_every_answer_carries_the_headers_errors_too(replica: ScriptedReplica) -> None:
+    changes = model_changes("m", [replica.url], max_queued=0)
+    async with running_gateway(changes, tunables=GatewayTunables(cors_origins=(APP,))) as gateway:
+        for origin, is_allowed in ((APP, True), ("https://evil.example", False)):
+            replica.script(refused(429, "slow down"))
+            answers = [
+                await gateway.http.get("/v1/models", headers={"origin": origin}),
+                await gateway.post(headers={"origin": origin}),
+                await gateway.post(body=basic(stream=True), headers={"origin": origin}),
+                await gateway.post(body=b"{", headers={"origin": origin}),
+                await gateway.post("/v1/nope", headers={"origin": origin}),
+            ]
+            assert [answer.status_code for answer in answers] == [401, 503, 200, 400, 404]
+            for answer in answers:
+                assert (answer.headers.get("access-control-allow-origin") == APP) is is_allowed
+                assert answer.headers["vary"] == "origin"
+                if is_allowed:
+                    exposed = answer.headers["access-control-expose-headers"]
+                    assert {"x-request-id", "retry-after", "x-ratelimit-remaining-tokens"} <= set(exposed.split(", "))
+        odd = {"origin": APP, "access-control-request-method": "POST", "access-control-request-headers": "a\u00e9b"}
+        client = await RawClient.connect(gateway.port)
+        await client.send("OPTIONS", "/v1/models", odd)
+        assert (await client.head())[1]["access-control-allow-headers"] == "authorization, content-type"
+        await client.close()
+
+
+async def test_b93_any_origin_and_none(replica: ScriptedReplica) -> None:
+    async with running_gateway(model_changes("m", [replica.url]), tunables=GatewayTunables(cors_origins=("*",))) as gateway:
+        answer = await gateway.http.get("/v1/models", headers={"origin": APP})
+        assert answer.headers["access-control-allow-origin"] == "*"
+    async with running_gateway(model_changes("m", [replica.url])) as gateway:
+        answer = await gateway.http.get("/v1/models", headers={"origin": APP})
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+        preflight = {"origin": APP, "access-control-request-method": "POST"}
+        assert (await gateway.http.options("/v1/models", headers=preflight)).status_code == 405
+
+
+# -- trace context
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_good"),
+    [
+        (PARENT, True),
+        (PARENT.replace("00-", "cc-", 1) + "-more", True),
+        (PARENT + "-more", False),
+        (PARENT.replace("00-", "ff-", 1), False),
+        (PARENT.upper(), False),
+        (f"00-{'0' * 32}-{SPAN_ID}-01", False),
+        (f"00-{TRACE_ID}-{'0' * 16}-01", False),
+        ("nonsense", False),
+        ("", False),
+        (PARENT + "\u00e9", False),
+    ],
+)
+def test_a_trace_context_is_taken_if_it_is_well_formed(sent: str, is_good: bool) -> None:
+    found = trace_context([(b"traceparent", sent.encode()), (b"tracestate", b"a=1"), (b"tracestate", b"b=2")])
+    assert found == ([("traceparent", sent), ("tracestate", "a=1,b=2")] if is_good else [])
+
+
+def test_a_trace_context_that_is_there_twice_or_too_long_is_none() -> None:
+    assert trace_context([(b"traceparent", PARENT.encode())] * 2) == []
+    assert trace_context([(b"traceparent", PARENT.encode()), (b"tracestate", b"a=" + b"1" * 600)]) == [("traceparent", PARENT)]
+
+
+async def test_the_trace_context_is_passed_to_vllm(gateway: GatewayUnderTest, replica: ScriptedReplica) -> None:
+    await gateway.post(headers={"traceparent": PARENT, "tracestate": "a=1"})
+    await gateway.post()
+    first, second = replica.requests
+    assert (first.headers["traceparent"], first.headers["tracestate"]) == (PARENT, "a=1")
+    assert "traceparent" not in second.headers
+
+
+async def test_a_request_and_each_of_its_attempts_are_spans_without_its_text(replica: ScriptedReplica) -> None:
+    exporter = InMemorySpanExporter()
+    async with ScriptedReplica() as second:
+        replica.script(refused(500, "no"))
+        async with running_gateway(model_changes("m", [replica.url, second.url])) as gateway:
+            gateway.parts.tracer = OtelTracer(SimpleSpanProcessor(exporter), gateway="g")
+            secret = "do not tell anyone"
+            answer = await gateway.post(
+                body=basic(messages=[{"role": "user", "content": secret}]), headers={"traceparent": PARENT}
+            )
+            assert answer.status_code == 200
+            gateway.parts.tracer.close()
+    spans = exporter.get_finished_spans()
+    attempts, request = spans[:2], spans[2]
+    assert [span.name for span in spans] == ["attempt", "attempt", "/v1/chat/completions"]
+    assert {format(context_of(span).trace_id, "032x") for span in spans} == {TRACE_ID}
+    assert request.parent is not None
+    assert format(request.parent.span_id, "016x") == SPAN_ID
+    assert all(span.parent is not None and span.parent.span_id == context_of(request).span_id for span in attempts)
+    assert attempts[0].status.description == "status 500"
+    assert request.attributes is not None
+    assert (request.attributes["headway.end_state"], request.attributes["gen_ai.usage.output_tokens"]) == ("done", 3)
+    told = second.requests[0].headers["traceparent"]
+    assert told == f"00-{TRACE_ID}-{format(context_of(attempts[1]).span_id, '016x')}-01"
+    assert secret not in "".join(span.to_json() for span in spans)
+
+
+def context_of(span: ReadableSpan) -> Any:
+    assert span.context is not None
+    return span.context
+
+
+# -- the documents
+
+
+async def test_the_openapi_document_needs_no_key(gateway: GatewayUnderTest) -> None:
+    answer = await gateway.http.get("/v1/openapi.json")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json() == json.loads(json.dumps(document()))
+    assert answer.json()["openapi"].startswith("3.1")
+    assert (await gateway.http.post("/v1/openapi.json")).headers["allow"] == "GET, HEAD"
+
+
+def test_docs_api_md_is_what_the_description_says() -> None:
+    made = page((DOCS / "api_choices.md").read_text())
+    assert (DOCS / "api.md").read_text() == made, "run manage.py api_documents --write"
+
+
+def test_each_choice_is_a_row_once() -> None:
+    ids = re.findall(r"^\| ([BX][0-9]+)", (DOCS / "api_choices.md").read_text(), re.MULTILINE)
+    assert len(ids) == len(set(ids))
+    assert {"B70", "X08", "X09", "X10"} <= set(ids)
