@@ -80,12 +80,20 @@ class Agent:
         if self._is_due("beat", BEAT_EVERY_S, now_s):
             self.tools.link.beat(this_machine())
         for run in self.runs.values():
-            run.step(now_s)
+            self._step(run, now_s)
         self.runs = {run.id: run for run in self.runs.values() if not run.is_over}
         self._abandoned = [run for run in self._abandoned if not run.abandon()]
         self._remember()
         if self._is_due("rotate", ROTATE_EVERY_S, now_s):
             self._rotate_logs()
+
+    def _step(self, run: ReplicaRun, now_s: float) -> None:
+        """One replica's fault must not leave the others without a watchdog."""
+        try:
+            run.step(now_s)
+        except Exception as error:
+            log.exception("replica_step_failed", replica=run.id, state=run.state)
+            run.give_up(f"the node agent failed on it ({type(error).__name__}); see its log", now_s)
 
     def _is_due(self, what: str, every_s: float, now_s: float) -> bool:
         if now_s < self._due_s.get(what, 0.0):

@@ -13,7 +13,8 @@ from inference.engines.environments import EngineKind, engines_dir, find_environ
 from inference.launchers.base import Launcher
 from inference.launchers.exec_launcher import ExecLauncher
 from inference.launchers.prefork_launcher import PreforkLauncher
-from inference.node.control_link import ControlLink
+from inference.node.control_link import Call, ControlLink
+from inference.node.database_thread import DatabaseThread
 from inference.node.engine_process import environment_of
 from inference.node.jobs import Job, ThreadJobs
 from inference.node.machine import machine_kind
@@ -58,12 +59,13 @@ def make_tools(
     launchers: Launchers,
     wait_for_gateways: Callable[[int, float], bool],
     clock: Clock | None = None,
+    call: Call | None = None,
 ) -> Tools:
     clock = clock or SystemClock()
     tools = Tools(
         settings=settings,
         clock=clock,
-        link=ControlLink(node, clock),
+        link=ControlLink(node, clock, call or DatabaseThread()),
         jobs=ThreadJobs(),
         files=NodeFiles(home, node),
         sockets=home.run,

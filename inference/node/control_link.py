@@ -5,7 +5,7 @@ Used from the agent's loop only (a database connection belongs to one thread).
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from django.db import InterfaceError, OperationalError, connection
@@ -23,9 +23,20 @@ RETRY_S = 2.0
 AWAY = (OperationalError, InterfaceError)
 
 
+class Call(Protocol):
+    """How a database call is made: in place, or by DatabaseThread."""
+
+    def __call__(self, work: Callable[[], T]) -> T: ...
+
+
+def in_place(work: Callable[[], T]) -> T:
+    return work()
+
+
 class ControlLink:
-    def __init__(self, node: str, clock: Clock) -> None:
+    def __init__(self, node: str, clock: Clock, call: Call = in_place) -> None:
         self.node = node
+        self._call = call
         self._clock = clock
         self._reports: deque[Callable[[], object]] = deque()
         self._away_until_s: float | None = None
@@ -101,7 +112,7 @@ class ControlLink:
         if self._away_until_s is not None and now_s < self._away_until_s:
             return default
         try:
-            result = work()
+            result = self._call(work)
         except AWAY as error:
             if self._away_until_s is None:
                 log.warning("database_away", reason=str(error).strip().splitlines()[0] if str(error) else type(error).__name__)

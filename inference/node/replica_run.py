@@ -243,6 +243,9 @@ class ReplicaRun:
             self._fail(str(error), now_s, is_final=True)
         except (ChildFailed, Cancelled, ConfigurationError, Unavailable, OSError) as error:
             self._fail(str(error) or type(error).__name__, now_s)
+        except Exception as error:  # a job is a boundary: whatever it ran into is this replica's trouble alone
+            log.exception("replica_job_failed", replica=self.id, state=self.state)
+            self._fail(f"the node agent failed on it ({type(error).__name__}); see its log", now_s, is_final=True)
         else:
             return default if result is None else result
         return None
@@ -254,6 +257,12 @@ class ReplicaRun:
         self._ready_since_s = self.watchdog = None
         self._move(_S.FAILED, f"{reason}{HELD if is_final else ''}")
         self._end_process(graceful_s=0.0)
+
+    def give_up(self, reason: str, now_s: float) -> None:
+        """After a fault of ours: hold it, until somebody acts."""
+        if _S.FAILED in TRANSITIONS[self.state]:
+            self._fail(reason, now_s, is_final=True)
+        self.is_held = True
 
     def _stop(self, reason: str) -> None:
         self._drop_job()

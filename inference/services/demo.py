@@ -11,9 +11,11 @@ from django.conf import settings
 from django.core.management import call_command
 
 from headway.home import Home
+from headway.supervision import local_url
 from inference.engines.environments import default_environment
 from inference.models import Model, Pool, Replica
-from inference.services.registry import VersionSpec, register_model, scale
+from inference.services.registry import register_model, scale
+from inference.services.version_spec import VersionSpec
 from tenants.errors import UnknownTenant
 from tenants.services.keys import issue_api_key
 from tenants.services.members import ensure_operator
@@ -54,12 +56,18 @@ def ensure_demo(*, home: Home, say: Callable[[str], None]) -> Demo:
     _demo_model()
     _tiny_model(home.weights / "tiny", say)
     return Demo(
-        url=f"http://{settings.GATEWAY_HOST}:{settings.GATEWAY_PORT}",
-        site=f"http://{settings.SITE_HOST}:{settings.SITE_PORT}/",
+        url=local_url(settings.GATEWAY_HOST, settings.GATEWAY_PORT),
+        site=local_url(settings.SITE_HOST, settings.SITE_PORT) + "/",
         tenant=TENANT,
         key=key,
         operator_password_file=str(password_file),
     )
+
+
+def wanted_models() -> list[str]:
+    """Those of the demo's models that somebody has not scaled to nothing."""
+    wanted = set(Pool.objects.filter(desired_replicas__gt=0).values_list("model__public_id", flat=True))
+    return [model for model in MODELS if model in wanted]
 
 
 def welcome(demo: Demo) -> str:

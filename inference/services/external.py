@@ -7,7 +7,7 @@ Several processes may sweep at once: whoever moves a replica's `probed_at` forwa
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -151,8 +151,9 @@ def sweep_external(
         return []
     # The network only: database work stays in this thread, which has the connection.
     with ThreadPoolExecutor(max_workers=min(_MAX_PROBES_AT_ONCE, len(claimed)), thread_name_prefix="probe") as threads:
-        for replica, result in zip(claimed, threads.map(probe, claimed), strict=True):
-            _settle(replica, result, tunables)
+        under_way = {threads.submit(probe, replica): replica for replica in claimed}
+        for done in as_completed(under_way):  # one that hangs holds up no other
+            _settle(under_way[done], done.result(), tunables)
     return [replica.id for replica in claimed]
 
 

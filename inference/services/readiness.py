@@ -8,6 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from headway.errors import Unavailable
+from headway.supervision import local_url
 from inference.selectors import ModelStatus, fleet_status
 
 ASK_EVERY_S = 0.5
@@ -37,7 +38,7 @@ def answers(model: str, key: str) -> bool:
     """Does a one-token request through the gateway get a 200?"""
     try:
         response = httpx.post(
-            f"http://{settings.GATEWAY_HOST}:{settings.GATEWAY_PORT}/v1/chat/completions",
+            local_url(settings.GATEWAY_HOST, settings.GATEWAY_PORT) + "/v1/chat/completions",
             headers={"authorization": f"Bearer {key}"},
             json={"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]},
             timeout=30,

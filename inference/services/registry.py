@@ -1,9 +1,8 @@
 """Register models, versions and external replicas; say how many replicas a pool should have."""
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 from urllib.parse import urlsplit
 
 from django.db import IntegrityError, transaction
@@ -14,21 +13,11 @@ from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.services import control
 from inference.services.replicas import LIVE_STATES, publish_replica
+from inference.services.version_spec import VersionSpec
 from tenants.services.audit import record_audit
 
 NODE_ALIVE_FOR = timedelta(seconds=30)
 MAX_PUBLIC_ID_CHARS = 200
-
-
-@dataclass(frozen=True)
-class VersionSpec:
-    """What a managed version is made of. `golden_prompts`: see inference/node/golden.py."""
-
-    weights_uri: str
-    engine_environment: str
-    engine_args: list[str] = field(default_factory=list)
-    dtype: str = "auto"
-    golden_prompts: list[dict[str, Any]] = field(default_factory=list)
 
 
 def register_model(
@@ -36,6 +25,8 @@ def register_model(
 ) -> Model:
     """Make a model and its pool, with a first version if one is given. Raises ModelExists, InvalidInput."""
     _check_public_id(public_id)
+    if version is not None:
+        version.check()
     if max_in_flight < 1 or max_queued < 0:
         raise InvalidInput("max_in_flight must be at least 1 and max_queued at least 0", param="max_in_flight")
     try:
@@ -58,6 +49,20 @@ def _check_public_id(public_id: str) -> None:
         raise InvalidInput(
             f"a public id has 1 to {MAX_PUBLIC_ID_CHARS} printable characters and no blanks around it", param="model"
         )
+
+
+def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelVersion:
+    """Give a model a further version: replicas asked for from now on run it, those that run keep theirs.
+
+    Raises UnknownModel, InvalidInput.
+    """
+    spec.check()
+    pool = pool_of(public_id)
+    with transaction.atomic():
+        version = _add_version(model=pool.model, pool=pool, spec=spec)
+        publish_model(pool)
+        record_audit(actor=actor, action="version.register", target=str(version), after={"weights": spec.weights_uri})
+    return version
 
 
 def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:

@@ -1,11 +1,14 @@
 """Start and stop this installation's daemons under supervisord (platform/deploy/supervisord.conf)."""
 
+import contextlib
 import errno
+import fcntl
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from django.conf import settings
@@ -29,15 +32,30 @@ class Supervision:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.pid_file = home.run / "supervisord.pid"
+        self._ports_file = home.run / "ports"
 
     def is_up(self) -> bool:
         return self._pid() is not None
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Two that would start the same installation do so one after the other."""
+        with (self.home.run / "up.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def check_same_ports(self) -> None:
+        """Raises ConfigurationError when what runs was started with other ports than these settings name."""
+        running = self._ports_file.read_text() if self._ports_file.exists() else _ports_text()
+        if running != _ports_text():
+            raise ConfigurationError(f"this installation runs already, on other ports ({running}): `make down` first")
 
     def start(self) -> None:
         """Settle what a killed supervisor left, check the ports, start. Raises ConfigurationError, SupervisorFailed."""
         end(self._leftovers(), grace_s=15.0)
         (self.home.run / "supervisor.sock").unlink(missing_ok=True)
         check_ports_free()
+        self._ports_file.write_text(_ports_text())
         command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(CONFIG)]
         done = subprocess.run(
             command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
@@ -91,14 +109,27 @@ class Supervision:
         }
 
 
-def check_ports_free() -> None:
-    """Raises ConfigurationError naming the first port that is taken, and its setting."""
-    wanted = [
+def _wanted_ports() -> list[tuple[str, str, int]]:
+    return [
         ("HEADWAY_GATEWAY_PORT", settings.GATEWAY_HOST, settings.GATEWAY_PORT),
         ("HEADWAY_METRICS_PORT", settings.GATEWAY_HOST, settings.METRICS_PORT),
         ("HEADWAY_SITE_PORT", settings.SITE_HOST, settings.SITE_PORT),
     ]
-    for name, host, port in wanted:
+
+
+def _ports_text() -> str:
+    return ", ".join(f"{name}={port} on {host}" for name, host, port in _wanted_ports())
+
+
+def local_url(host: str, port: int) -> str:
+    """How a process of this machine reaches what listens on `host`: brackets for IPv6, loopback for "any address"."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_ports_free() -> None:
+    """Raises ConfigurationError naming the first port that is taken, and its setting."""
+    for name, host, port in _wanted_ports():
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import psycopg
+
+from headway.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
 # Converted weights and the tiny model are kept between runs.
@@ -145,6 +148,7 @@ class Installation:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.stop(name)
         self.manage("stop_engines")
+        shutil.rmtree(Home(self.home).run, ignore_errors=True)  # outside the folder when that lies deep
         if self._database:
             _drop_database(self._database)
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import SMALL, TINY, Service
-from tests.e2e.installation import eventually
+from tests.e2e.installation import eventually, free_port
 
 ASK: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -95,6 +95,27 @@ def test_three_models_are_served_at_once_one_of_them_registered_by_hand(service:
         ]
         == "yes!"
     )
+
+
+def test_b105_an_external_replica_serves_once_its_engine_answers_and_no_longer_when_it_is_gone(service: Service) -> None:
+    installation, port = service.installation, free_port()
+    body = {"model": "late/engine", "messages": MESSAGES}
+    installation.manage("register_model", "late/engine")
+    engine = ("--url", f"http://127.0.0.1:{port}", "--kind", "openai", "--upstream-model", "their-name")
+    installation.manage("register_replica", "--model", "late/engine", *engine, "--wait", "0")
+    assert post(service, "/v1/chat/completions", body).status_code == 503
+    server = ThreadingHTTPServer(("127.0.0.1", port), StandInEngine)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        eventually(lambda: post(service, "/v1/chat/completions", body).status_code == 200, within_s=15, what="it serves")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    states = lambda: [replica["state"] for replica in installation.replicas("late/engine")]  # noqa: E731
+    eventually(lambda: states() == ["certifying"], within_s=60, what="it is taken out", every_s=0.5)
 
 
 def test_b10_usage_is_recorded_exactly_though_the_client_did_not_ask(service: Service) -> None:

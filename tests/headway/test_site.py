@@ -8,7 +8,8 @@ from django.test import Client
 from django.urls import reverse
 
 from inference.models import ControlChange, Model, Pool, Replica
-from inference.services.registry import VersionSpec, register_model
+from inference.services.registry import register_model
+from inference.services.version_spec import VersionSpec
 from tenants.models import ApiKey, AuditEntry, Tenant, User
 from tenants.services.key_format import parse_key
 from tenants.services.keys import issue_api_key

@@ -7,8 +7,9 @@ from headway.errors import InvalidInput
 from inference.errors import IllegalTransition, ModelExists, UnknownModel, UnknownReplica
 from inference.models import TRANSITIONS, ControlChange, Model, NodeHeartbeat, Replica, ReplicaState
 from inference.selectors import fleet_status
-from inference.services.registry import VersionSpec, register_model, register_replica, scale
+from inference.services.registry import register_model, register_replica, scale
 from inference.services.replicas import advance
+from inference.services.version_spec import VersionSpec
 
 pytestmark = pytest.mark.django_db
 

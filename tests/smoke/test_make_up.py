@@ -52,6 +52,18 @@ def test_up_serves_a_second_up_reuses_and_down_leaves_nothing(installation: Inst
     assert time.monotonic() - started_s < 30
     assert set(pids) == set(running(installation)), "the second up starts nothing"
 
+    other_ports = subprocess.run(
+        installation._command("up"),
+        env={**installation.environment, "HEADWAY_GATEWAY_PORT": str(installation.port + 1)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert other_ports.returncode == 1
+    assert "runs already, on other ports" in other_ports.stderr
+    installation.manage("scale", "tiny", "--replicas", "0")
+    assert json.loads(installation.manage("up", "--json", timeout_s=60)) == made, "a model scaled to nothing is not waited for"
+
     installation.manage("down")
     eventually(lambda: running(installation) == [], within_s=5, what="nothing is left")
     assert len(installation.usage("demo")) >= 3

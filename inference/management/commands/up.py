@@ -22,17 +22,23 @@ class Command(HeadwayCommand):
     def handle(self, *, attach: bool, within: float, json: bool, **_options: Any) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops as cleanly as Ctrl-C
         supervision = Supervision(settings.HOME)
+        is_ours = attach  # an `up` that found everything running leaves it running when it is interrupted
         try:
             call_command("migrate", verbosity=0)
-            if not supervision.is_up():
-                self.say("starting gateway, node agent and site ...")
-                supervision.start()
+            with supervision.alone():
+                if not supervision.is_up():
+                    is_ours = True
+                    self.say("starting gateway, node agent and site ...")
+                    supervision.start()
+                supervision.check_same_ports()
             made = demo.ensure_demo(home=settings.HOME, say=self.say)
-            wait_until_ready(models=demo.MODELS, key=made.key, within_s=within, say=self.say)
+            wait_until_ready(models=demo.wanted_models(), key=made.key, within_s=within, say=self.say)
             self.print_result(demo.welcome(made), made.as_dict(), as_json=json)
             while attach:
                 time.sleep(3600)
         except KeyboardInterrupt:
+            if not is_ours:
+                raise SystemExit(130) from None
             self.say("\nstopping everything ...")
             call_command("down")
             raise SystemExit(130) from None

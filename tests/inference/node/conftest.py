@@ -24,13 +24,15 @@ from inference.models import Pool, Replica, ReplicaState
 from inference.node.adoption import kill_leftovers
 from inference.node.agent import Agent
 from inference.node.composition import Launchers, make_tools, tag_of
+from inference.node.control_link import in_place
 from inference.node.node_files import NodeFiles, RunFile
 from inference.node.node_settings import NodeSettings
 from inference.node.stopping import stop_all_engines
 from inference.node.tiny_model import make_tiny_model
 from inference.node.watchdog import WatchdogSettings
 from inference.node.weights import StagingTools
-from inference.services.registry import VersionSpec, register_model
+from inference.services.registry import register_model
+from inference.services.version_spec import VersionSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 # Converted weights are kept between runs.
@@ -86,7 +88,9 @@ class RealNode:
 
     def start_agent(self) -> Agent:
         """A new agent; one before it is left as `kill -9` would leave it."""
-        self._agent = Agent(make_tools(self.home, NODE, self.settings, self.launchers, lambda _change_id, _timeout_s: True))
+        # In place: a thread's own connection would outlive the test and keep its database from being dropped.
+        tools = make_tools(self.home, NODE, self.settings, self.launchers, lambda _id, _timeout_s: True, call=in_place)
+        self._agent = Agent(tools)
         self._agent.start()
         return self._agent
 

@@ -1,5 +1,6 @@
 """The loop over twins; and the files it keeps."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from headway.home import Home
 from inference.models import ReplicaState
 from inference.node.agent import Agent
 from inference.node.engine_log import last_words, rotate, size_of
+from inference.node.jobs import Job
 from inference.node.node_files import NodeFiles, Remembered, node_names
+from inference.node.weight_files import Staged
+from inference.services.node import Desired
 from tests.inference.node.fakes import Workshop, desired
 
 S = ReplicaState
@@ -55,6 +59,34 @@ def test_a_row_that_vanishes_takes_its_engine_along(shop: Workshop) -> None:
     assert not shop.launcher.alive
     assert agent.tools.files.read_runs() == {}
     assert agent.runs == {}
+
+
+def test_a_replica_that_breaks_its_job_is_held_and_the_others_go_on(shop: Workshop) -> None:
+    def stage(wanted: Desired, _job: Job[Staged]) -> Staged:
+        if wanted.replica_id == "rep-1":
+            raise re.error("a bad pattern")
+        return Staged(path=Path("/w"), digest="d1")
+
+    shop.stage = stage
+    agent = agent_of(shop)
+    shop.link.rows = [desired(), desired(replica_id="rep-2")]
+    ticks(agent, shop, 30)
+    assert (agent.runs["rep-1"].state, agent.runs["rep-1"].is_held) == (S.FAILED, True)
+    assert agent.runs["rep-2"].state == S.READY
+
+
+def test_a_fault_in_a_step_is_that_replicas_alone(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_of(shop)
+    shop.link.rows = [desired(), desired(replica_id="rep-2")]
+    ticks(agent, shop, 1)
+
+    def broken(_staged: Staged) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(agent.runs["rep-1"], "_start_engine", broken)
+    ticks(agent, shop, 12)
+    assert (agent.runs["rep-1"].state, agent.runs["rep-1"].is_held) == (S.FAILED, True)
+    assert agent.runs["rep-2"].state == S.READY
 
 
 def test_while_the_database_is_away_the_last_desired_state_holds(shop: Workshop) -> None:

@@ -11,8 +11,9 @@ from headway.clock import FakeClock
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
 from inference.services.node import ReferenceKey, mark_stopped
-from inference.services.registry import VersionSpec, register_model, scale
+from inference.services.registry import register_model, scale
 from inference.services.replicas import advance
+from inference.services.version_spec import VersionSpec
 
 pytestmark = pytest.mark.django_db
 S = ReplicaState

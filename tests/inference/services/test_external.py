@@ -20,8 +20,10 @@ from headway.errors import InvalidInput
 from inference.errors import UnknownReplica
 from inference.gateway.sweeper import ExternalSweeper
 from inference.models import ControlChange, ExternalProbe, Replica, ReplicaState
+from inference.services import external
 from inference.services.external import ExternalTunables, ProbeResult, certify_external, probe_external, sweep_external
 from inference.services.registry import register_model, register_replica
+from inference.services.replicas import advance
 from tests.inference.gateway.waiting import eventually
 
 PATIENT = ExternalTunables(connect_timeout_s=10.0, answer_timeout_s=10.0)
@@ -244,6 +246,26 @@ class TestSweep:
         assert state_of(replica)[0] == "ready"
         assert routed_states() == ["certifying", "ready"]
         assert engine.num_asked() == 61
+
+    def test_one_that_hangs_does_not_keep_the_others_from_serving(self, clock: FakeClock) -> None:
+        slow = replica_at("http://127.0.0.1:9")
+        quick = register_replica(public_id="m", url="http://127.0.0.1:10", kind="vllm", actor="test")
+        is_quick_ready = threading.Event()
+
+        def probe(replica: Replica) -> ProbeResult:
+            if replica.id == min(slow.id, quick.id):  # whichever would be settled first by its id
+                assert is_quick_ready.wait(10), "the other was not settled meanwhile"
+            return ProbeResult(True)
+
+        def advance_and_tell(**moves: Any) -> Replica:
+            moved = advance(**moves)
+            is_quick_ready.set()
+            return moved
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(external, "advance", advance_and_tell)
+            sweep_external(clock.now(), probe=probe)
+        assert {state_of(slow)[0], state_of(quick)[0]} == {"ready"}
 
     def test_one_that_serves_is_asked_rarely(self, clock: FakeClock, probe: ScriptedProbe) -> None:
         replica = replica_at("http://127.0.0.1:9")
