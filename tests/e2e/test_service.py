@@ -114,8 +114,11 @@ def test_b105_an_external_replica_serves_once_its_engine_answers_and_no_longer_w
         server.shutdown()
         server.server_close()
         thread.join()
-    states = lambda: [replica["state"] for replica in installation.replicas("late/engine")]  # noqa: E731
-    eventually(lambda: states() == ["certifying"], within_s=60, what="it is taken out", every_s=0.5)
+
+    def is_out() -> bool:
+        return [replica["state"] for replica in installation.replicas("late/engine")] == ["certifying"]
+
+    eventually(is_out, within_s=60, what="it is taken out", every_s=0.5)
 
 
 def test_b10_usage_is_recorded_exactly_though_the_client_did_not_ask(service: Service) -> None:
