@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.engines.client import EngineClient, ForcedAnswer
+from inference.node.serving_facts import NO_FACTS, ServingFacts
 
 TOLERANCE_NATS = 0.15
 
@@ -31,6 +32,7 @@ class Certificate:
 
     logprobs: list[list[float]]
     difference_nats: float | None
+    facts: ServingFacts = NO_FACTS
 
 
 def certify(
