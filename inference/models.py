@@ -64,6 +64,18 @@ class GoldenReference(models.Model):
         return f"{self.version} on {self.machine_kind} ({self.dtype})"
 
 
+class Tokeniser(models.Model):
+    """How versions count tokens: what inference/tokenising/bundle.py encodes, by its SHA-256. Never changed, seldom added."""
+
+    digest = models.CharField(primary_key=True, max_length=64)
+    # Compressed (zlib): some megabytes become about a third.
+    content = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.digest[:12]
+
+
 class Pool(models.Model):
     """Replicas of one model that are interchangeable, and how many of them are wanted."""
 
@@ -122,6 +134,8 @@ class Replica(models.Model):
     reason = models.CharField(max_length=1000, blank=True)
     is_wanted = models.BooleanField(default=True, help_text="no: drain it, then stop it")
     epoch = models.PositiveIntegerField(default=0, help_text="how often its engine was started")
+    tokeniser = models.CharField(max_length=64, blank=True, help_text="digest of what counts prompts as its engine does")
+    max_model_len = models.PositiveIntegerField(default=0, help_text="tokens of context, as its engine says; 0: not known")
     changed_at = models.DateTimeField()
     created_at = models.DateTimeField(auto_now_add=True)
 

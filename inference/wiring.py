@@ -24,9 +24,11 @@ from inference.gateway.listening import bind, raise_file_limit, shown_address
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.processes import Parent, ProcessTunables
+from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import BACKLOG, serve
 from inference.gateway.state import ControlState
 from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
+from inference.gateway.tokenisers import TokeniserStore, from_database
 from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.gateway.worker_link import WorkerLink
@@ -54,6 +56,7 @@ class GatewayProcess:
     dispatcher: LocalDispatcher
     journal: Journal
     feed: Feed
+    tokenisers: TokeniserStore
 
 
 def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
@@ -115,6 +118,7 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
     raise_file_limit()
     gateway = build_gateway(metrics, share)
     sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
+    gateway.tokenisers.start()
     gateway.feed.start()
     sweeper.start()
     try:
@@ -126,6 +130,8 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
         sweeper.stop()
         gateway.journal.stop()
         gateway.feed.stop()
+        gateway.tokenisers.stop()
+        gateway.parts.prompts.close()
         gateway.parts.tracer.close()
         log.info("gateway_stopped", gateway=gateway.parts.name)
 
@@ -138,6 +144,8 @@ def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
     dispatcher = LocalDispatcher(state, admission_tunables_from_env(), clock, share)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
     journal = Journal(settings.HOME.journal, name, JournalTunables.from_env())
+    tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
+    state.on_routes_changed(lambda: tokenisers.want(state.tokenisers()))
     parts = GatewayParts(
         name=name,
         state=state,
@@ -148,11 +156,12 @@ def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
         clock=clock,
         tunables=gateway_tunables,
         edge=EdgeTunables.from_env(),
+        prompts=PromptSizer(state, tokenisers, metrics, clock, TokeniserTunables.from_env()),
         tracer=_tracer(name),
         why_not_ready=feed.why_not_ready,
         feed_age_s=feed.age_s,
     )
-    return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed)
+    return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
 
 
 def _tracer(gateway: str) -> Tracer:

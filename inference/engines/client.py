@@ -65,6 +65,21 @@ class EngineClient:
         """The first request with logprobs may compile for seconds; better now than under traffic."""
         self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0, "logprobs": 1}, timeout_s)
 
+    def max_model_len(self, *, timeout_s: float) -> int:
+        """Tokens of context; 0 where the engine does not say."""
+        try:
+            listed = json.loads(self._send("GET", "/v1/models", None, timeout_s))["data"]
+            return max((int(entry.get("max_model_len") or 0) for entry in listed), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return 0
+
+    def num_tokens(self, sample: dict[str, Any], *, timeout_s: float) -> int:
+        """Of a prompt or a chat, as the engine would read it."""
+        try:
+            return int(self._post("/tokenize", sample, timeout_s)["count"])
+        except (KeyError, TypeError, ValueError):
+            raise EngineFailed("the answer of /tokenize has no count") from None
+
     def load(self, *, timeout_s: float) -> EngineLoad:
         return parse_metrics(self._send("GET", "/metrics", None, timeout_s).decode())
 

@@ -3,11 +3,13 @@
 The only module that knows vLLM's names; its own code is imported nowhere in the platform.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headway.errors import InvalidInput
 from inference.engines.environments import EngineKind
@@ -175,4 +177,35 @@ def parse_metrics(text: str) -> EngineLoad:
         num_waiting=int(totals.get("vllm:num_requests_waiting", 0)),
         kv_usage_ratio=totals.get("vllm:kv_cache_usage_perc", 0.0),
         progress=sum(totals.get(name, 0.0) for name in _PROGRESS),
+    )
+
+
+@dataclass(frozen=True)
+class RenderingArgs:
+    """What a version's arguments say about how prompts are written. `chat_template`: a file or the template itself."""
+
+    chat_template: str = ""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    drops_unused_tools: bool = False
+
+
+# With one of these the engine does not use the tokeniser that lies beside its weights, or not as it lies there.
+_OTHER_TOKENISER = frozenset(
+    {"--tokenizer", "--tokenizer-mode", "--tokenizer-revision", "--skip-tokenizer-init", "--io-processor-plugin"}
+)
+
+
+def rendering_args(engine_args: tuple[str, ...]) -> RenderingArgs | None:
+    """None where prompts cannot be counted outside the engine. Raises InvalidInput (parse_engine_args)."""
+    flags = dict(parse_engine_args(engine_args))
+    if flags.keys() & _OTHER_TOKENISER:
+        return None
+    try:
+        kwargs = json.loads((flags.get("--default-chat-template-kwargs") or ["{}"])[0])
+    except json.JSONDecodeError:
+        return None
+    return RenderingArgs(
+        chat_template=(flags.get("--chat-template") or [""])[0],
+        template_kwargs=kwargs,
+        drops_unused_tools="--exclude-tools-when-tool-choice-none" in flags,
     )

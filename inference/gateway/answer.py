@@ -76,8 +76,11 @@ def decode_object(data: bytes) -> Chunk:
 
 
 def _decode_leniently(data: bytes) -> object:
+    """Halves of surrogate pairs become U+FFFD."""
     try:
-        return json.loads(data, parse_constant=lambda _name: None)
+        written = json.dumps(json.loads(data), ensure_ascii=False)
+        whole = written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return json.loads(whole, parse_constant=lambda _name: None)
     except (ValueError, RecursionError):
         raise BadEvent("not JSON") from None
 

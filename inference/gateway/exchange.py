@@ -134,6 +134,7 @@ class Exchange:
             )
         record.pool, record.version = model.pool, model.version
         record.open()
+        request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
         excluded: frozenset[str] = frozenset()
         last: AttemptFailed | None = None
         for number in range(1, self.parts.tunables.max_attempts + 1):

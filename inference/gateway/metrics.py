@@ -15,6 +15,7 @@ from inference.policy.admission import PoolSnapshot
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 INTER_EVENT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+TOKENISE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
 QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -57,7 +58,11 @@ class Metrics:
         self._ttft = CheapHistogram("headway_ttft_seconds", "Time to the first output.", TTFT_BUCKETS_S)
         self._inter_event = CheapHistogram("headway_inter_event_seconds", "Time between outputs.", INTER_EVENT_BUCKETS_S)
         self._queue = CheapHistogram("headway_queue_seconds", "Time in the queue.", QUEUE_BUCKETS_S)
-        for histogram in (self._ttft, self._inter_event, self._queue):
+        self._prompt_counts = Counter(
+            "headway_prompt_counts", "Prompts by how their tokens were counted before dispatch.", ["how"], registry=registry
+        )
+        self._tokenise = CheapHistogram("headway_tokenise_seconds", "Time to count a prompt's tokens.", TOKENISE_BUCKETS_S)
+        for histogram in (self._ttft, self._inter_event, self._queue, self._tokenise):
             registry.register(histogram)
         self._in_flight = Gauge("headway_in_flight", "Requests on a replica.", ["model", "replica"], registry=registry)
         self._queued = Gauge("headway_queued", "Requests waiting for a replica.", ["model"], registry=registry)
@@ -70,6 +75,12 @@ class Metrics:
 
     def attempt_failed(self, reason: str) -> None:
         self._attempt_failures.labels(reason).inc()
+
+    def prompt_counted(self, how: str, took_s: float | None = None) -> None:
+        """`how`: exact, cached, too_long; or why a bound was taken: no_tokeniser, not_loaded, unsupported, template, ..."""
+        self._prompt_counts.labels(how).inc()
+        if took_s is not None:
+            self._tokenise.observe(took_s)
 
     def first_output(self, after_s: float) -> None:
         self._ttft.observe(after_s)

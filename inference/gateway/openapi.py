@@ -116,7 +116,7 @@ def _generation(summary: str, body: str) -> Node:
         "headers": _headers(3),
         "content": {
             "application/json": {"schema": _ref("Answer")},
-            "text/event-stream": {"schema": {"type": "string"}},
+            "text/event-stream": {},
         },
     }
     return {

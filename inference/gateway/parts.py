@@ -12,6 +12,7 @@ from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.idempotency import IdempotencyKeys
 from inference.gateway.metrics import Metrics
+from inference.gateway.prompt_size import PromptSizer
 from inference.gateway.record import JournalLike
 from inference.gateway.state import ModelEntry, Principal
 from inference.gateway.tracing import NoSpans, Tracer
@@ -96,6 +97,7 @@ class GatewayParts:
     why_not_ready: Callable[[], str]
     """A reason in a few words, or an empty text when requests can be served."""
     feed_age_s: Callable[[], float]
+    prompts: PromptSizer
     edge: EdgeTunables = field(default_factory=EdgeTunables)
     tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)

@@ -32,6 +32,8 @@ class GenerationRequest:
     wants_running_usage: bool
     num_choices: int
     max_tokens: int
+    names_limit: bool
+    """The client named a limit, so that it must not be made smaller."""
     is_foldable: bool
     prompt_tokens_bound: int
     fields: dict[str, Any]
@@ -69,6 +71,7 @@ def build_request(
         wants_running_usage=bool(options.get("include_usage") and options.get("continuous_usage_stats")),
         num_choices=num_choices,
         max_tokens=max_tokens,
+        names_limit=given.get("max_tokens") is not None or given.get("max_completion_tokens") is not None,
         is_foldable=num_choices == 1 and not any(_is_set(given.get(name)) for name in UNFOLDABLE),
         prompt_tokens_bound=body_bytes,
         fields={**fields, limit_name: max_tokens},

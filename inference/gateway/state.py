@@ -70,6 +70,16 @@ class ReplicaEntry:
     state: str
     max_in_flight: int
     epoch: int
+    tokeniser: str = ""
+    max_model_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How all replicas of a model count, and the smallest context among them."""
+
+    tokeniser: str
+    context_tokens: int
 
 
 class _Tenant(msgspec.Struct, frozen=True):
@@ -103,6 +113,8 @@ class _Replica(msgspec.Struct, frozen=True):
     state: str
     max_in_flight: int
     epoch: int
+    tokeniser: str = ""
+    max_model_len: int = 0
 
 
 _SHAPES: dict[str, type[msgspec.Struct]] = {"tenant": _Tenant, "key": _Key, "model": _Model, "replica": _Replica}
@@ -118,6 +130,7 @@ class _Tables:
     # Derived from the two above, swapped whole.
     sorted_models: list[ModelEntry] = field(default_factory=list)
     ready_by_model: dict[str, list[ReplicaEntry]] = field(default_factory=dict)
+    serving_by_model: dict[str, Serving] = field(default_factory=dict)
     # The newest row of each object, for the snapshot; the feed's thread only.
     rows: dict[tuple[str, str], Change] = field(default_factory=dict)
 
@@ -166,6 +179,14 @@ class ControlState:
     def replicas(self, model: str) -> list[ReplicaEntry]:
         """The ready ones of a model, sorted by id. Do not change the list."""
         return self._tables.ready_by_model.get(model, [])
+
+    def serving(self, model: str) -> Serving | None:
+        """None where prompts cannot be counted: replicas without a tokeniser, or with different ones."""
+        return self._tables.serving_by_model.get(model)
+
+    def tokenisers(self) -> frozenset[str]:
+        """The digests of all that replicas count with."""
+        return frozenset(replica.tokeniser for replica in list(self._tables.replicas.values()) if replica.tokeniser)
 
     # The feed's thread
 
@@ -256,6 +277,7 @@ def _remove(tables: _Tables, change: Change) -> None:
 def _derive_routes(tables: _Tables) -> None:
     tables.sorted_models = sorted(tables.models.values(), key=lambda model: model.public_id)
     tables.ready_by_model = _ready_by_model(tables.replicas.values())
+    tables.serving_by_model = _serving_by_model(tables)
 
 
 def _ready_by_model(replicas: Iterable[ReplicaEntry]) -> dict[str, list[ReplicaEntry]]:
@@ -264,3 +286,19 @@ def _ready_by_model(replicas: Iterable[ReplicaEntry]) -> dict[str, list[ReplicaE
         if replica.state == "ready":
             ready.setdefault(replica.model, []).append(replica)
     return ready
+
+
+def _serving_by_model(tables: _Tables) -> dict[str, Serving]:
+    """From the replicas that are ready; where none is, from those that were (their queue may be waiting for them)."""
+    known: dict[str, list[ReplicaEntry]] = {}
+    for replica in tables.replicas.values():
+        if replica.tokeniser:
+            known.setdefault(replica.model, []).append(replica)
+    serving = {}
+    for model, counted in known.items():
+        replicas = tables.ready_by_model.get(model) or counted
+        tokenisers = {replica.tokeniser for replica in replicas}
+        context_tokens = min((replica.max_model_len for replica in replicas), default=0)
+        if len(tokenisers) == 1 and "" not in tokenisers and context_tokens:
+            serving[model] = Serving(tokeniser=tokenisers.pop(), context_tokens=context_tokens)
+    return serving

@@ -20,6 +20,7 @@ from inference.node.jobs import Job, ThreadJobs
 from inference.node.machine import machine_kind
 from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
+from inference.node.tokeniser_files import read_tokeniser, write_tokeniser
 from inference.node.tools import Tools
 from inference.node.weight_files import Staged
 from inference.node.weights import StagingTools, stage
@@ -78,6 +79,7 @@ def make_tools(
         stage=lambda desired, job: _stage(tools, home.weights, desired, job),
         client=EngineClient,
         machine_kind=machine_kind,
+        read_tokeniser=lambda desired: read_tokeniser(home.weights, desired),
         wait_for_gateways=wait_for_gateways,
     )
     return tools
@@ -87,14 +89,14 @@ def _stage(tools: Tools, weights: Path, desired: Desired, job: Job[Staged]) -> S
     environment = tools.find_environment(desired.engine_environment)
     variables = environment_of(tools, environment.kind)
     tools.launcher(environment.kind).prepare(environment, variables)
-    return stage(
-        desired.weights_uri,
-        StagingTools(
-            folder=weights,
-            python=environment.python,
-            engine_environment=variables,
-            expected_digest=desired.weights_digest,
-            progress=job.say,
-            is_cancelled=job.is_cancelled,
-        ),
+    staging = StagingTools(
+        folder=weights,
+        python=environment.python,
+        engine_environment=variables,
+        expected_digest=desired.weights_digest,
+        progress=job.say,
+        is_cancelled=job.is_cancelled,
     )
+    staged = stage(desired.weights_uri, staging)
+    write_tokeniser(staged, desired.engine_environment, staging)
+    return staged

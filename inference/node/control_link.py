@@ -81,6 +81,11 @@ class ControlLink:
         self._reports.append(lambda: rows.record_digest(version_id=version_id, digest=digest))
         self.flush()
 
+    def record_tokeniser(self, digest: str, content: bytes) -> None:
+        """Before the move that names it."""
+        self._reports.append(lambda: rows.record_tokeniser(digest=digest, content=content))
+        self.flush()
+
     def reference(self, key: ReferenceKey) -> list[list[float]] | None:
         if key not in self._references:
             found = self._try(lambda: rows.golden_reference(key))

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference.engines.client import EngineClient, EngineRefused, ForcedAnswer
+from inference.node.serving_facts import NO_FACTS, ServingFacts
 
 TOLERANCE_NATS = 0.1
 
@@ -42,6 +43,7 @@ class Certificate:
 
     logprobs: list[list[float]]
     difference_nats: float | None
+    facts: ServingFacts = NO_FACTS
 
 
 def certify(

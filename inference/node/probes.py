@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inference.engines.client import EngineClient
@@ -10,6 +10,8 @@ from inference.engines.vllm import EngineLoad
 from inference.errors import EngineFailed
 from inference.node.golden import Certificate, certify
 from inference.node.jobs import Job
+from inference.node.serving_facts import serving_facts
+from inference.tokenising.bundle import TokeniserBundle
 
 ASK_EVERY_S = 0.1
 ASK_LIMIT_S = 60.0
@@ -43,14 +45,15 @@ def certificate(
     prompts: list[dict[str, Any]],
     reference: list[list[float]] | None,
     *,
+    bundle: TokeniserBundle | None,
     tolerance_nats: float,
     limit_s: float,
 ) -> Certificate:
-    """Warm up, then the golden check. Raises EngineFailed, GoldenMismatch."""
+    """Warm up, the golden check, and how the engine counts prompts. Raises EngineFailed, GoldenMismatch."""
     engine = client()
     engine.one_token(timeout_s=ASK_LIMIT_S)
     engine.warm_logprobs(timeout_s=WARM_LIMIT_S)
-    return certify(
+    certified = certify(
         engine,
         prompts,
         reference=reference,
@@ -58,6 +61,7 @@ def certificate(
         timeout_s=limit_s,
         is_cancelled=job.is_cancelled,
     )
+    return replace(certified, facts=serving_facts(engine, bundle))
 
 
 @dataclass(frozen=True)

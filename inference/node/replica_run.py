@@ -126,7 +126,7 @@ class ReplicaRun:
         if not self.desired.is_wanted:
             return self._stop("not wanted any more")
         if self._job is None:
-            settings, prompts = self.tools.settings, self.desired.golden_prompts
+            settings, prompts, desired = self.tools.settings, self.desired.golden_prompts, self.desired
             reference = self.tools.link.reference(self._reference_key()) if prompts else None
             self._start_job(
                 "certify",
@@ -135,6 +135,7 @@ class ReplicaRun:
                     self._client,
                     prompts,
                     reference,
+                    bundle=self.tools.read_tokeniser(desired),
                     tolerance_nats=settings.golden_tolerance_nats,
                     limit_s=settings.golden_limit_s,
                 ),
@@ -154,7 +155,10 @@ class ReplicaRun:
                 return self._fail(str(mismatch), now_s, is_final=True)
         log.info("replica_certified", replica=self.id, difference_nats=certificate.difference_nats)
         self._serve(now_s, is_canary_due=False)
-        return self._move(_S.READY, "")
+        facts = certificate.facts
+        if facts.digest:
+            self.tools.link.record_tokeniser(facts.digest, facts.tokeniser)
+        return self._move(_S.READY, "", tokeniser=facts.digest, max_model_len=facts.max_model_len)
 
     def _serve(self, now_s: float, *, is_canary_due: bool) -> None:
         self.watchdog = Watchdog(self.tools.settings.watchdog, now_s=now_s, is_canary_due=is_canary_due)

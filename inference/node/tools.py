@@ -14,6 +14,7 @@ from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
 from inference.node.weight_files import Staged
 from inference.services.node import Desired
+from inference.tokenising.bundle import TokeniserBundle
 
 
 @dataclass(frozen=True)
@@ -34,5 +35,7 @@ class Tools:
     stage: Callable[[Desired, Job[Staged]], Staged]
     client: Callable[[str, str], EngineClient]
     machine_kind: Callable[[EngineKind], str]
+    read_tokeniser: Callable[[Desired], TokeniserBundle | None]
+    """What staging found of the version's tokeniser: unchecked; None where it has none that can be read."""
     wait_for_gateways: Callable[[int, float], bool]
     """(change id, seconds) -> whether all live gateways have applied the change by then."""

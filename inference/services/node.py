@@ -10,6 +10,7 @@ from django.utils import timezone
 from inference.errors import IllegalTransition
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.replicas import advance
+from inference.services.tokenisers import keep_tokeniser
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ def mark_stopped(*, nodes: list[str], reason: str) -> None:
 def record_digest(*, version_id: int, digest: str) -> None:
     """Fill in a version's digest, once."""
     ModelVersion.objects.filter(pk=version_id, weights_digest="").update(weights_digest=digest)
+
+
+def record_tokeniser(*, digest: str, content: bytes) -> None:
+    keep_tokeniser(digest=digest, content=content)
 
 
 def beat(*, node: str, machine_kind: str) -> None:

@@ -21,15 +21,15 @@ def advance(
     reason: str = "",
     epoch: int | None = None,
     url: str | None = None,
+    tokeniser: str | None = None,
+    max_model_len: int | None = None,
 ) -> Replica:
     """Move one replica from `expected` to `to`. Raises IllegalTransition (also when someone else moved it), UnknownReplica."""
     if to not in TRANSITIONS[expected]:
         raise IllegalTransition(f"a replica cannot go from {expected} to {to}")
     changes: dict[str, object] = {"state": to, "reason": reason[:MAX_REASON_CHARS], "changed_at": timezone.now()}
-    if epoch is not None:
-        changes["epoch"] = epoch
-    if url is not None:
-        changes["url"] = url
+    facts = {"epoch": epoch, "url": url, "tokeniser": tokeniser, "max_model_len": max_model_len}
+    changes |= {name: value for name, value in facts.items() if value is not None}
     with transaction.atomic():
         if not Replica.objects.filter(pk=replica_id, state=expected).update(**changes):
             found = Replica.objects.filter(pk=replica_id).first()
@@ -56,5 +56,7 @@ def publish_replica(replica: Replica) -> int:
         "state": replica.state,
         "max_in_flight": replica.pool.max_in_flight,
         "epoch": replica.epoch,
+        "tokeniser": replica.tokeniser,
+        "max_model_len": replica.max_model_len,
     }
     return control.publish(kind="replica", key=replica.id, payload=None if gone else payload).id

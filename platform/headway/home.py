@@ -5,6 +5,7 @@ secret_key        Django's, made on first use
 journal/          usage records on their way to the ledger
 snapshots/        what the data plane needs to start with the database away
 weights/          staged model weights
+tokenisers/       what prompts are counted with, by digest
 node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
 logs/             one file a process, rotated
 run/              sockets and locks
@@ -50,6 +51,10 @@ class Home:
     @property
     def weights(self) -> Path:
         return self.folder("weights")
+
+    @property
+    def tokenisers(self) -> Path:
+        return self.folder("tokenisers")
 
     @property
     def node(self) -> Path:

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -17,10 +18,12 @@ from inference.gateway.edge import EdgeTunables
 from inference.gateway.listening import bind
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
+from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import build_server
 from inference.gateway.state import Change, ControlState
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.policy.admission import AdmissionTunables
+from inference.tokenising.counter import PromptCounter
 from tenants.services.key_format import ParsedKey, new_key
 
 ACME = "11111111-1111-4111-8111-111111111111"
@@ -93,6 +96,14 @@ class GatewayUnderTest:
         return sum(pool.queued for pool in self.dispatcher.snapshot().values())
 
 
+class KnownTokenisers:
+    def __init__(self, counters: Mapping[str, PromptCounter]) -> None:
+        self._counters = counters
+
+    async def counter(self, digest: str) -> PromptCounter | None:
+        return self._counters.get(digest)
+
+
 def basic(**more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **more}
 
@@ -122,6 +133,8 @@ def model_changes(
     max_in_flight: int = 4,
     max_queued: int = 4,
     first_id: int = 100,
+    tokeniser: str = "",
+    max_model_len: int = 0,
 ) -> list[Change]:
     """A model with one ready replica a URL: `rep-0`, `rep-1`, ..."""
     model = {
@@ -132,7 +145,8 @@ def model_changes(
         "max_queued": max_queued,
     }
     replica = {"model": public_id, "pool": f"{public_id}-pool", "version": "v1", "kind": kind, "upstream_model": upstream_model}
-    ready = {"state": "ready", "max_in_flight": max_in_flight, "epoch": 1}
+    facts = {"tokeniser": tokeniser, "max_model_len": max_model_len}
+    ready = {"state": "ready", "max_in_flight": max_in_flight, "epoch": 1, **facts}
     return [
         Change(id=first_id, kind="model", key=public_id, payload=model),
         *(
@@ -151,17 +165,22 @@ async def running_gateway(
     upstream: UpstreamTunables | None = None,
     admission: AdmissionTunables | None = None,
     clock: Clock | None = None,
+    tokenisers: Mapping[str, PromptCounter] = MappingProxyType({}),
+    tokenising: TokeniserTunables | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
     key, state, journal, clock = new_key(), ControlState(), TwinJournal(), clock or SystemClock()
     state.apply([*key_changes(key), *changes])
     dispatcher = LocalDispatcher(state, admission or AdmissionTunables(), clock)
+    metrics = Metrics()
+    prompts = PromptSizer(state, KnownTokenisers(tokenisers), metrics, clock, tokenising or TokeniserTunables())
     parts = GatewayParts(
         name="gateway-under-test",
         state=state,
         dispatcher=dispatcher,
         journal=journal,
         upstream=UpstreamPool(upstream or UpstreamTunables()),
-        metrics=Metrics(),
+        metrics=metrics,
+        prompts=prompts,
         clock=clock,
         tunables=tunables or GatewayTunables(drain_s=0.2),
         why_not_ready=lambda: "",
@@ -186,3 +205,4 @@ async def running_gateway(
             await http.aclose()
             await stop()
             dispatcher.close()
+            prompts.close()

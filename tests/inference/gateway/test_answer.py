@@ -130,6 +130,13 @@ def test_b28_error_objects_are_reported(event: bytes) -> None:
         take(reader(), event)
 
 
+def test_b83_half_of_a_surrogate_pair_from_an_engine_is_replaced() -> None:
+    chunks = take(
+        reader(), sse(b'{"choices":[{"index":0,"text":"a\\ud83d \\ud83d\\ude42","\\udfff":1}],"usage":{"\\ud83d":2}}')
+    )
+    assert chunks[0]["choices"][0] == {"index": 0, "text": "a\ufffd \U0001f642", "\ufffd": 1}
+
+
 def test_b82_what_json_has_no_word_for_becomes_null() -> None:
     chunks = take(reader(), sse('{"choices":[{"index":0,"text":"a","logprobs":{"token_logprobs":[-Infinity,NaN,-1.5]}}]}'))
     assert chunks[0]["choices"][0]["logprobs"] == {"token_logprobs": [None, None, -1.5]}

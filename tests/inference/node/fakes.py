@@ -19,6 +19,8 @@ from inference.node.node_settings import NodeSettings
 from inference.node.tools import Tools
 from inference.node.weight_files import Staged
 from inference.services.node import Desired, ReferenceKey
+from inference.tokenising.bundle import TokeniserBundle
+from inference.tokenising.counter import PromptCounter
 
 T = TypeVar("T")
 IDLE = EngineLoad(num_running=0, num_waiting=0, kv_usage_ratio=0.0, progress=0.0)
@@ -111,6 +113,8 @@ class FakeEngine(EngineClient):
         self.answer = "Paris"
         self.num_asked = 0
         self.num_warmed = 0
+        self.counts_with: PromptCounter | None = None
+        self.miscounts_by = 0
 
     def one_token(self, *, timeout_s: float) -> None:
         self.num_asked += 1
@@ -119,6 +123,16 @@ class FakeEngine(EngineClient):
 
     def warm_logprobs(self, *, timeout_s: float) -> None:
         self.num_warmed += 1
+
+    def max_model_len(self, *, timeout_s: float) -> int:
+        return 2048
+
+    def num_tokens(self, sample: dict[str, Any], *, timeout_s: float) -> int:
+        """As `counts_with` counts it, and `miscounts_by` more where there are messages."""
+        assert self.counts_with is not None
+        if "messages" in sample:
+            return self.counts_with.chat(sample) + self.miscounts_by
+        return self.counts_with.prompts(sample)[0]
 
     def load(self, *, timeout_s: float) -> EngineLoad:
         if self.failure == "no metrics":
@@ -135,6 +149,8 @@ class FakeLink:
     def __init__(self) -> None:
         self.moves: list[tuple[str, str, str]] = []
         self.digests: list[str] = []
+        self.tokenisers: dict[str, bytes] = {}
+        self.facts: dict[str, Any] = {}
         self.references: dict[ReferenceKey, list[list[float]]] = {}
         self.rows: list[Desired] = []
         self.is_away = False
@@ -143,11 +159,16 @@ class FakeLink:
         return None if self.is_away else [row for row in self.rows if row.state != ReplicaState.STOPPED]
 
     def move(self, replica_id: str, *, expected: ReplicaState, to: ReplicaState, reason: str = "", **changes: Any) -> None:
+        self.facts |= changes
         self.moves.append((expected, to, reason))
-        self.rows = [replace(row, state=to, **changes) if row.replica_id == replica_id else row for row in self.rows]
+        known = {name: value for name, value in changes.items() if name in Desired.__dataclass_fields__}
+        self.rows = [replace(row, state=to, **known) if row.replica_id == replica_id else row for row in self.rows]
 
     def note(self, _replica_id: str, _state: ReplicaState, reason: str) -> None:
         self.moves.append(("note", "note", reason))
+
+    def record_tokeniser(self, digest: str, content: bytes) -> None:
+        self.tokenisers[digest] = content
 
     def record_digest(self, _version_id: int, digest: str) -> None:
         self.digests.append(digest)
@@ -203,6 +224,7 @@ class Workshop:
     jobs: Any = field(default_factory=NowJobs)
     settings: NodeSettings = field(default_factory=NodeSettings)
     stage: Callable[[Desired, Job[Staged]], Staged] = lambda _desired, _job: Staged(path=Path("/w"), digest="d1")
+    bundle: TokeniserBundle | None = None
     acknowledged: list[tuple[int, float]] = field(default_factory=list)
 
     def tools(self) -> Tools:
@@ -228,5 +250,6 @@ class Workshop:
             stage=lambda wanted, job: self.stage(wanted, job),
             client=lambda _url, _model: self.engine,
             machine_kind=lambda _kind: "cpu-test",
+            read_tokeniser=lambda _desired: self.bundle,
             wait_for_gateways=wait_for_gateways,
         )

@@ -1,0 +1,162 @@
+"""Count a request's prompt tokens: exactly, or not at all.
+
+vLLM 0.32: templates are rendered to text, which is tokenised with `add_special_tokens` (chat: off unless asked for, as
+templates write their own; completions: on). Speed and memory: see bench/README.md.
+"""
+
+import os
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from inference.tokenising.bundle import TokeniserBundle
+from inference.tokenising.chat_template import ChatTemplate, TemplateRefused, conversation_of
+
+# `tokenizers` would start a thread pool of its own for batches of one; ours calls it from several threads.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# Arguments of transformers' apply_chat_template: a client who names one changes more than the template's variables.
+_NOT_VARIABLES = frozenset(
+    {
+        "conversation",
+        "chat_template",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
+        "self",
+        "messages",
+    }
+)
+
+
+class Uncountable(Exception):
+    """Take a bound instead. `reason` is a word for a metric; no text of the request is in it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class PromptTooLong(Exception):
+    """Refuse it: its text is longer than `max_tokens` tokens can hold. `at_least_tokens` is what it surely has."""
+
+    def __init__(self, at_least_tokens: int) -> None:
+        super().__init__(f"at least {at_least_tokens} tokens")
+        self.at_least_tokens = at_least_tokens
+
+
+class PromptCounter:
+    """One version's; thread-safe. `fields` are those of a request as the gateway checked them."""
+
+    def __init__(self, bundle: TokeniserBundle) -> None:
+        """Raises Uncountable("damaged"). Takes about 0.1 s and 30 MB for 50,000 tokens of vocabulary."""
+        self.bundle = bundle
+        try:
+            self._tokeniser = Tokenizer.from_str(bundle.tokenizer_json)
+        except Exception:  # noqa: BLE001  the library raises nothing narrower
+            raise Uncountable("damaged") from None
+        self._tokeniser.no_truncation()
+        self._tokeniser.no_padding()
+        self._template = _compiled(bundle.chat_template)
+        self.is_repeatable = not any(
+            "strftime_now" in (source or "") for source in (bundle.chat_template, bundle.tool_template)
+        )
+        """The same chat has the same count tomorrow: the template does not tell the date."""
+        self._tool_template = _compiled(bundle.tool_template)
+
+    def chat(self, fields: dict[str, Any], *, max_tokens: int | None = None) -> int:
+        """Raises Uncountable; PromptTooLong where `max_tokens` is given and the text cannot fit."""
+        return self._count(self.render(fields), is_special=bool(fields.get("add_special_tokens")), max_tokens=max_tokens)
+
+    def prompts(self, fields: dict[str, Any], *, max_tokens: int | None = None) -> list[int]:
+        """One count a prompt. Raises as `chat`."""
+        if fields.get("suffix") is not None:
+            raise Uncountable("unsupported")
+        is_special = fields.get("add_special_tokens", True) is not False
+        counts = []
+        for prompt in prompts_of(fields["prompt"]):
+            if isinstance(prompt, list):
+                counts.append(len(prompt))
+            elif not self.bundle.counts_prompts:
+                raise Uncountable("unsupported")
+            else:
+                counts.append(self._count(prompt, is_special=is_special, max_tokens=max_tokens))
+        return counts
+
+    def render(self, fields: dict[str, Any]) -> str:
+        """The text of a chat as the model reads it. Raises Uncountable."""
+        tools = fields.get("tools") or None
+        if tools and self.bundle.drops_unused_tools and fields.get("tool_choice") == "none":
+            tools = None
+        template = self._tool_template if tools and self._tool_template else self._template
+        self._check_countable(fields, has_tools=tools is not None)
+        if template is None:
+            raise Uncountable("no_template")
+        variables = self._variables(fields, tools)
+        try:
+            return template.render(conversation_of(fields["messages"], self.bundle.content_format), variables)
+        except TemplateRefused:
+            raise Uncountable("template") from None
+
+    def _check_countable(self, fields: dict[str, Any], *, has_tools: bool) -> None:
+        bundle, messages = self.bundle, fields["messages"]
+        has_calls = has_tools or any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
+        has_parts = any(isinstance(message.get("content"), list) for message in messages)
+        is_shown = bundle.counts_chat and (bundle.counts_tools or not has_calls) and (bundle.counts_parts or not has_parts)
+        if not is_shown:
+            raise Uncountable("unsupported")
+
+    def _variables(self, fields: dict[str, Any], tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """As vLLM's build_chat_params and merge_kwargs: a null or "auto" does not override."""
+        own = dict(fields.get("chat_template_kwargs") or {})
+        if own.keys() & _NOT_VARIABLES:
+            raise Uncountable("unsupported")
+        effort = fields.get("reasoning_effort")
+        if effort is not None and "enable_thinking" not in own:
+            own["enable_thinking"] = effort != "none"
+        set_by_field = {
+            "add_generation_prompt": fields.get("add_generation_prompt", True),
+            "continue_final_message": fields.get("continue_final_message", False),
+            "documents": fields.get("documents"),
+            "reasoning_effort": effort,
+        }
+        own |= {name: value for name, value in set_by_field.items() if value not in (None, "auto")}
+        defaults = {**self.bundle.template_kwargs, **({"tools": [_tool(tool) for tool in tools]} if tools else {})}
+        changes = {name: value for name, value in own.items() if value not in (None, "auto")}
+        return {**self.bundle.special_tokens, **defaults, **changes}
+
+    def _count(self, text: str, *, is_special: bool, max_tokens: int | None) -> int:
+        if max_tokens is not None and len(text) > max_tokens * self.bundle.max_chars_per_token:
+            raise PromptTooLong(-(-len(text) // self.bundle.max_chars_per_token))
+        (encoding,) = self._tokeniser.encode_batch_fast([text], add_special_tokens=is_special)
+        return len(encoding)
+
+
+def prompts_of(prompt: Any) -> list[str | list[int]]:
+    """A text, texts, a list of token ids, or lists of them: as a list of prompts."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [prompt] if isinstance(prompt[0], int) else list(prompt)
+
+
+def _compiled(source: str | None) -> ChatTemplate | None:
+    if source is None:
+        return None
+    try:
+        return ChatTemplate(source)
+    except TemplateRefused:
+        return None
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As vLLM writes it anew: these names, in this order, `strict` only where it was given."""
+    function = tool["function"]
+    written = {name: function.get(name) for name in ("name", "description", "parameters")}
+    if function.get("strict") is not None:
+        written["strict"] = function["strict"]
+    return {"type": "function", "function": written}
