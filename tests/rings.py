@@ -1,4 +1,4 @@
-"""Run the rings of tests one after another (`make test`), or the storms (`make soak`).
+"""Run the rings of tests one after another (`make test`), some of them (`python -m tests.rings edges smoke`), or the storms.
 
 services   policy, services and parts: on SQLite, and again on a real PostgreSQL
 edges      whole processes, real sockets and real vLLM: on PostgreSQL
@@ -37,16 +37,26 @@ def run(label: str, paths: list[str], *, database_url: str, extra: list[str]) ->
     return code
 
 
-def main(arguments: list[str]) -> int:
+RINGS = {
+    "sqlite": ("services, SQLite", SERVICES, False),
+    "postgres": ("services, PostgreSQL", SERVICES, True),
+    "edges": ("edges, PostgreSQL", EDGES, True),
+    "smoke": ("smoke, SQLite", SMOKE, False),
+}
+
+
+def main(wanted: list[str]) -> int:
+    """All rings, those named, or the storms (`soak`). Returns the exit code."""
+    unknown = set(wanted) - RINGS.keys() - {"soak"}
+    if unknown:
+        print(f"no ring is called {min(unknown)}: there are {', '.join(RINGS)} and soak", file=sys.stderr)  # noqa: T201
+        return 1
     with postgres_server() as url:
-        if arguments == ["soak"]:
+        if wanted == ["soak"]:
             return run("soak, PostgreSQL", ["tests"], database_url=url, extra=["-m", "soak", "-s"])
-        codes = [
-            run("services, SQLite", SERVICES, database_url="", extra=arguments),
-            run("services, PostgreSQL", SERVICES, database_url=url, extra=arguments),
-            run("edges, PostgreSQL", EDGES, database_url=url, extra=arguments),
-            run("smoke, SQLite", SMOKE, database_url="", extra=arguments),
-        ]
+        codes = []
+        for label, paths, on_postgres in (RINGS[name] for name in wanted or RINGS):
+            codes.append(run(label, paths, database_url=url if on_postgres else "", extra=[]))
     return max(codes)
 
 
