@@ -5,13 +5,14 @@ None, and raises when the engine reports an error or sends what is no chunk.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 Chunk = dict[str, Any]
 MAX_TOKENS = 2**31 - 1
+MAX_TOOL_CALLS = 1024
 
 
 class BadEvent(Exception):
@@ -33,6 +34,8 @@ class Usage:
     completion_tokens: int = 0
     is_counted: bool = False
     """Counted here, an event a token, since the engine gave no figures."""
+    is_running: bool = field(default=False, compare=False)
+    """The last running figures: no final ones came that could be read."""
 
 
 class _Details(msgspec.Struct):
@@ -101,6 +104,53 @@ def carries_output(choice: dict[str, Any]) -> bool:
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
+def check_choice(choice: object, num_choices: int) -> dict[str, Any]:
+    """A choice of a chunk or of a whole answer, as it must be for all that is done with it here. Raises BadEvent."""
+    if not isinstance(choice, dict):
+        raise BadEvent("a choice is not an object")
+    _check_index(choice, num_choices, "a choice")
+    _check_texts(choice, ("text", "finish_reason"), "a choice")
+    for name in ("delta", "message"):
+        made = choice.get(name)
+        if made is None:
+            continue
+        if not isinstance(made, dict):
+            raise BadEvent(f"a {name} is not an object")
+        _check_texts(made, ("role", "content", "reasoning", "reasoning_content", "refusal"), f"a {name}")
+        if made.get("tool_calls") is not None:
+            _check_tool_calls(made["tool_calls"])
+    return choice
+
+
+def _check_tool_calls(calls: object) -> None:
+    if not isinstance(calls, list) or len(calls) > MAX_TOOL_CALLS:
+        raise BadEvent("tool calls are not a list, or too many")
+    for call in calls:
+        if not isinstance(call, dict):
+            raise BadEvent("a tool call is not an object")
+        _check_index(call, MAX_TOOL_CALLS, "a tool call")
+        _check_texts(call, ("id", "type"), "a tool call")
+        function = call.get("function")
+        if function is not None:
+            if not isinstance(function, dict):
+                raise BadEvent("a tool call's function is not an object")
+            _check_texts(function, ("name", "arguments"), "a tool call's function")
+
+
+def _check_index(holder: Chunk, limit: int, what: str) -> None:
+    """It may be missing."""
+    index = holder.get("index", 0)
+    if type(index) is not int or not 0 <= index < limit:
+        raise BadEvent(f"the index of {what} is not one of {limit}")
+
+
+def _check_texts(holder: Chunk, names: tuple[str, ...], what: str) -> None:
+    for name in names:
+        value = holder.get(name)
+        if value is not None and type(value) is not str:
+            raise BadEvent(f"{name} of {what} is not a text")
+
+
 class AnswerReader:
     """State of one attempt's answer.
 
@@ -116,10 +166,12 @@ class AnswerReader:
         wants_usage: bool = False,
         wants_running_usage: bool = False,
         num_choices: int = 1,
+        max_completion_tokens: int = MAX_TOKENS,
     ) -> None:
+        """`max_completion_tokens`: what was asked for, all choices together; more than that is not believed."""
         self._response_id, self._public_id = response_id, public_id
         self._wants_usage, self._wants_running_usage = wants_usage, wants_running_usage
-        self._num_choices = num_choices
+        self._num_choices, self._max_completion_tokens = num_choices, max_completion_tokens
         self._finish_reasons: dict[int, str] = {}
         self._running: dict[int, object] = {}
         self._final_usage: object = None
@@ -163,10 +215,8 @@ class AnswerReader:
         return chunk
 
     def _read_choice(self, choice: object, usage: object) -> None:
-        if not isinstance(choice, dict):
-            raise BadEvent("a choice is not an object")
-        index = choice.get("index")
-        index = index if isinstance(index, int) else 0
+        choice = check_choice(choice, self._num_choices)
+        index: int = choice.get("index", 0)
         if usage:
             self._running[index] = usage
         if carries_output(choice):
@@ -183,9 +233,23 @@ class AnswerReader:
         self._last = chunk
 
     def usage(self) -> Usage | None:
-        """The final figures, or the last running ones (those of all choices together), or what was counted, or None."""
-        if self._final_usage:
-            return read_usage(self._final_usage)
+        """The final figures, or the last running ones (those of all choices together), or what was counted, or None.
+
+        Never more output than was asked for, nor more cached than there was.
+        """
+        usage = self._engine_usage()
+        if usage is None:
+            return None
+        return replace(
+            usage,
+            completion_tokens=min(usage.completion_tokens, self._max_completion_tokens),
+            cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
+        )
+
+    def _engine_usage(self) -> Usage | None:
+        final = read_usage(self._final_usage) if self._final_usage else None
+        if final is not None:
+            return final
         running = [usage for usage in map(read_usage, self._running.values()) if usage is not None]
         if not running:
             counted = self._num_unmetered
@@ -193,18 +257,18 @@ class AnswerReader:
         return Usage(
             prompt_tokens=max(usage.prompt_tokens for usage in running),
             cached_tokens=max(usage.cached_tokens for usage in running),
-            completion_tokens=sum(usage.completion_tokens for usage in running),
+            completion_tokens=min(sum(usage.completion_tokens for usage in running), MAX_TOKENS),
+            is_running=True,
         )
 
     def final_usage(self) -> object:
-        """The usage object to show at the end, as the engine wrote it where it did; None when it gave none."""
-        if self._final_usage or not self._running:
-            return self._final_usage
-        if len(self._running) == 1:
-            return next(iter(self._running.values()))
+        """The usage object to show at the end, as the engine wrote it where that is what counts; None when it gave none."""
         usage = self.usage()
-        if usage is None:
+        if usage is None or usage.is_counted:
             return None
+        written = [self._final_usage] if not usage.is_running else list(self._running.values())
+        if len(written) == 1 and read_usage(written[0]) == usage:
+            return written[0]
         total = usage.prompt_tokens + usage.completion_tokens
         return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "total_tokens": total}
 
@@ -229,6 +293,8 @@ class AnswerReader:
             self._read_choice(choice, None)
         self._num_unmetered = 0  # it came in one piece: there is nothing to count
         self.has_output = True
+        if self._final_usage:
+            answer["usage"] = self.final_usage()
         for name in ("kv_transfer_params", "ec_transfer_params"):
             answer.pop(name, None)
         self._remember(answer)

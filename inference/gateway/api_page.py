@@ -1,7 +1,7 @@
 """docs/api.md, made from fields.py, openapi.py and docs/api_choices.md. `manage.py api_documents --write` writes it."""
 
 from inference.gateway import json_body
-from inference.gateway.fields import CHAT, COMPLETIONS, MAX_CHOICES, MESSAGE, RESPONSE_FORMAT, STREAM_OPTIONS
+from inference.gateway.fields import CHAT, COMPLETIONS, MESSAGE, RESPONSE_FORMAT, STREAM_OPTIONS, USUAL_MAX_CHOICES
 from inference.gateway.openapi import ERRORS, REQUEST_HEADERS, RESPONSE_HEADERS
 from inference.gateway.shapes import Fate, Field, Record
 
@@ -70,7 +70,7 @@ def page(choices: str) -> str:
         _nested("`response_format`", list(RESPONSE_FORMAT.records.values())),
         _nested("`stream_options`", [STREAM_OPTIONS]),
         _fields("Fields of a text completion", COMPLETIONS, below=CHAT),
-        f"Prompts times `n` may be at most {MAX_CHOICES}.\n",
+        f"Prompts times `n` may be at most {USUAL_MAX_CHOICES} (`HEADWAY_MAX_CHOICES`).\n",
         _STREAMS,
         _headers(),
         _errors(),

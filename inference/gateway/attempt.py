@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from inference.gateway.answer import AnswerReader, BadEvent, EngineReported, decode_object, reported_error
-from inference.gateway.openai_errors import Refusal, engine_refusal, error_status
+from inference.gateway.openai_errors import Refusal, engine_error_kind, engine_refusal, error_status
 from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
 from inference.gateway.relay import relay
 from inference.gateway.requests import GenerationRequest, upstream_body
@@ -50,6 +50,7 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica:
         wants_usage=request.wants_usage,
         wants_running_usage=request.wants_running_usage,
         num_choices=request.num_choices,
+        max_completion_tokens=request.num_choices * request.max_tokens,
     )
     try:
         response = await _ask(exchange, request, replica, number)
@@ -131,9 +132,10 @@ def _engine_error(status: int, error: object, replica: ReplicaEntry, public_id: 
             status=503, message="The engine is busy. Retry.", type="server_error", code="engine_busy", retry_after_s=1.0
         )
     else:
-        said = _refusal(status, error, replica, public_id).message
-        refusal = _failed(f"The engine failed: {said}" if status >= 500 or status in CLIENT_FAULTS else "The engine failed.")
-    return AttemptFailed(ENGINE_ERROR, f"status {status}", refusal)
+        # What it says of its own failure speaks of its insides (paths, memory): no client's business.
+        is_about_request = status in CLIENT_FAULTS
+        refusal = _failed(_refusal(status, error, replica, public_id).message if is_about_request else "The engine failed.")
+    return AttemptFailed(ENGINE_ERROR, f"status {status} {engine_error_kind(error)}".strip(), refusal)
 
 
 def _connection_failure(error: UpstreamError) -> AttemptFailed:

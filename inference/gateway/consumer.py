@@ -5,7 +5,8 @@ wrong for a gateway that authenticates before it reads and must notice at once w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import structlog
@@ -14,7 +15,7 @@ from channels.consumer import AsyncConsumer
 from headway.errors import HeadwayError
 from headway.logs import REQUEST_ID, new_request_id
 from inference.gateway.credentials import find_key
-from inference.gateway.edge import BodyTooSlow, EncodingRefused
+from inference.gateway.edge import BodyTooSlow, EncodingRefused, GatewayStopping
 from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
 from inference.gateway.outputs import HttpResponder
 from inference.gateway.parts import GatewayParts
@@ -80,7 +81,8 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         return next((value for header, value in self.scope["headers"] if header == name), b"")
 
     async def read_body(self) -> bytes:
-        """Raises EncodingRefused, BodyTooLarge and BodiesInFlight as soon as it is known; BodyTooSlow, ClientLeft."""
+        """Raises EncodingRefused, BodyTooLarge and BodiesInFlight as soon as it is known; BodyTooSlow, GatewayStopping,
+        ClientLeft."""
         encoding = self.header(b"content-encoding").strip().lower()
         if encoding not in (b"", b"identity"):
             raise EncodingRefused("Send the body as it is, without a Content-Encoding.")
@@ -89,9 +91,29 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             self._check_size(int(declared))
         try:
             async with asyncio.timeout(self.parts.edge.body_grace_s) as limit:
-                return await self._read_pieces(limit)
+                with self._hurried_by_drain(limit):
+                    return await self._read_pieces(limit)
         except TimeoutError:
+            if self.parts.is_draining:
+                raise GatewayStopping("This gateway is shutting down. Retry.", retry_after_s=1.0) from None
             raise BodyTooSlow("The body came too slowly. Send it faster.") from None
+
+    @contextlib.contextmanager
+    def _hurried_by_drain(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """From the start of a drain, a body has `drain_idle_s` to be whole."""
+
+        def hurry() -> None:
+            end_s, now_s = limit.when(), asyncio.get_running_loop().time()
+            if not limit.expired() and end_s is not None:
+                limit.reschedule(min(end_s, now_s + self.parts.edge.drain_idle_s))
+
+        if self.parts.is_draining:
+            hurry()
+        self.parts.on_draining.append(hurry)
+        try:
+            yield
+        finally:
+            self.parts.on_draining.remove(hurry)
 
     async def _read_pieces(self, limit: asyncio.Timeout) -> bytes:
         edge = self.parts.edge
@@ -107,7 +129,8 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             self._check_size(size)
             if not message.get("more_body", False):
                 return b"".join(pieces)
-            limit.reschedule(end_s + size / edge.min_body_bytes_per_s)
+            if not self.parts.is_draining:
+                limit.reschedule(end_s + size / edge.min_body_bytes_per_s)
 
     def _check_size(self, size_bytes: int) -> None:
         max_bytes = self.parts.tunables.max_body_bytes

@@ -9,6 +9,7 @@ KEY_HEADERS = frozenset({b"x-api-key", b"api-key"})
 KEY_QUERY_NAMES = frozenset({"api_key", "api-key", "apikey", "key", "access_token", "token"})
 MAX_KEY_BYTES = 256
 HOW_TO = "Send your API key as `Authorization: Bearer <key>`."
+EMPTY = f"The API key is empty. {HOW_TO}"
 
 
 def find_key(headers: Sequence[tuple[bytes, bytes]], query_string: bytes) -> str:
@@ -23,6 +24,8 @@ def find_key(headers: Sequence[tuple[bytes, bytes]], query_string: bytes) -> str
     found = {_bearer(value) for value in authorizations} | {value.strip() for name, value in headers if name in KEY_HEADERS}
     if not found:
         raise CredentialRefused(f"There is no API key. {HOW_TO}")
+    if b"" in found:
+        raise CredentialRefused(EMPTY)
     if len(found) > 1:
         raise CredentialRefused(f"There are two different API keys. {HOW_TO}")
     return check_key(found.pop())
@@ -31,7 +34,7 @@ def find_key(headers: Sequence[tuple[bytes, bytes]], query_string: bytes) -> str
 def check_key(key: bytes) -> str:
     """Could this be a key at all? Raises CredentialRefused."""
     if not key:
-        raise CredentialRefused(f"The API key is empty. {HOW_TO}")
+        raise CredentialRefused(EMPTY)
     if len(key) > MAX_KEY_BYTES:
         raise CredentialRefused("The API key is too long to be one of ours.")
     if not key.isascii():
@@ -49,6 +52,6 @@ def _bearer(value: bytes) -> bytes:
     scheme, _, rest = value.strip().partition(b" ")
     if b"\t" in scheme:
         scheme, _, rest = value.strip().partition(b"\t")
-    if scheme.lower() != b"bearer":
+    if scheme and scheme.lower() != b"bearer":
         raise CredentialRefused(f"This Authorization scheme is not supported. {HOW_TO}")
     return rest.strip()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from inference.gateway.openai_errors import INTERNAL
+
 if TYPE_CHECKING:
     from inference.gateway.protocol import EdgeProtocol
 
@@ -37,12 +39,30 @@ class EdgeCycle(RequestResponseCycle):
             await self._wait_until_read()
         if self.disconnected:
             return
+        try:
+            self._send(message)
+        except (OSError, RuntimeError) as error:
+            # uvloop raises of a connection that was reset (RuntimeError: the handle is closed) before it says so.
+            log.debug("client_gone_while_writing", reason=type(error).__name__)
+            self.disconnected = True
+            self.message_event.set()
+            self.transport.abort()
+
+    def _send(self, message: Any) -> None:
         if message["type"] == "http.response.body":
             self._send_body(message["body"], is_last=not message.get("more_body", False))
         elif message["type"] == "http.response.start":
             self._send_start(message["status"], message["headers"])
         elif self.response_started and not self.response_complete:
             self._send_body(message["body"], is_last=False)
+
+    async def send_500_response(self) -> None:
+        """uvicorn's, when the application was cancelled or failed without an answer: an error object here as well."""
+        body = INTERNAL.body()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        self.keep_alive = False
+        await self.send({"type": "http.response.start", "status": INTERNAL.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
 
     async def _wait_until_read(self) -> None:
         """Back-pressure: the client has not taken what waits for it. One that takes nothing for too long is cut."""

@@ -4,7 +4,8 @@ InvalidInput
 ├── BodyTooSlow           408  send the body faster
 └── EncodingRefused       415  send the body as it is
 Unavailable
-└── BodiesInFlight        503  retry: too much is being uploaded at once
+├── BodiesInFlight        503  retry: too much is being uploaded at once
+└── GatewayStopping       503  retry: the body was not whole when this gateway shut down
 """
 
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ class BodiesInFlight(Unavailable):
     code = "too_many_bytes_in_flight"
 
 
+class GatewayStopping(Unavailable):
+    """Retry: this gateway shuts down and another one will take the request."""
+
+    code = "gateway_stopping"
+
+
 @dataclass(frozen=True)
 class EdgeTunables:
     max_url_bytes: int = 8192
@@ -60,7 +67,8 @@ class EdgeTunables:
     linger_s: float = 1.0
     """After an answer that came before its request was whole: how long what still arrives is dropped before the close."""
     drain_idle_s: float = 1.0
-    """In a drain: how long an idle connection may still bring a request (answered with `connection: close`)."""
+    """In a drain: how long an idle connection may still bring a request (answered with `connection: close`), and how long a
+    body that is not whole may still take; then 503."""
     client_buffer_bytes: int = 256 * 1024
     """How much of an answer waits here for its client before reading from the engine stops; the kernel holds as much."""
     client_stall_s: float = 30.0

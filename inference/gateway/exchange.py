@@ -15,10 +15,9 @@ import structlog
 from billing.services.ledger import UsageDraft
 from headway.errors import HeadwayError, Unavailable
 from inference.dispatch.dispatcher import Ask, Grant
-from inference.errors import UnknownModel
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
-from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of
+from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
 from inference.gateway.record import (
@@ -129,9 +128,7 @@ class Exchange:
         record.model, record.tier = request.model, request.tier
         model = self.parts.state.model(request.model)
         if model is None:
-            raise UnknownModel(
-                f"The model {request.model!r} does not exist. GET /v1/models lists those that do.", param="model"
-            )
+            raise unknown_model(request.model)
         record.pool, record.version = model.pool, model.version
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)

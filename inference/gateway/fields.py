@@ -25,6 +25,9 @@ from inference.gateway.shapes import (
 
 TIERS = ("interactive", "standard", "batch")
 MAX_CHOICES = 128
+"""The most that HEADWAY_MAX_CHOICES may be set to."""
+USUAL_MAX_CHOICES = 16
+"""Its default. A request counts as one of its replica's slots however many answers it asks for, so this is kept small."""
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_STOPS = 32
@@ -145,7 +148,7 @@ _MODEL = _ours("model", Text(1024, 1), "The id of a model, as GET /v1/models lis
 _COMMON = (
     _ours("stream", _TRUTH, "Answer with an event stream. A WebSocket always does."),
     _ours("stream_options", STREAM_OPTIONS, "Without effect on answers that are not streamed."),
-    _ours("n", Whole(1, MAX_CHOICES), f"Answers a prompt; prompts times n at most {MAX_CHOICES}."),
+    _ours("n", Whole(1, MAX_CHOICES), f"Answers a prompt; prompts times n at most {USUAL_MAX_CHOICES}, unless configured."),
     _ours("max_tokens", _MAX_TOKENS, "The smaller of both names counts; without either, the service's default."),
     _ours("max_completion_tokens", _MAX_TOKENS, "The other name of `max_tokens`."),
     _ours("priority", Word(TIERS), "Headway's tier, not an engine's number."),

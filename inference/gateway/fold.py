@@ -30,30 +30,43 @@ class Folder:
     def answer(self, usage: object) -> Chunk:
         answer = {name: value for name, value in self._last.items() if value is not None}
         answer["object"] = "chat.completion" if self._is_chat else "text_completion"
-        answer["choices"] = [self._choices[index] for index in sorted(self._choices)]
+        answer["choices"] = [_finished(self._choices[index]) for index in sorted(self._choices)]
         answer["usage"] = usage
         return answer
+
+
+def _finished(choice: dict[str, Any]) -> dict[str, Any]:
+    """Tool calls were collected by index."""
+    message = choice.get("message")
+    if message and message.get("tool_calls"):
+        calls = message["tool_calls"]
+        choice = {**choice, "message": {**message, "tool_calls": [calls[index] for index in sorted(calls)]}}
+    return choice
 
 
 def _merge(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for name, value in delta.items():
         if name == "tool_calls" and isinstance(value, list):
-            _merge_tool_calls(message.setdefault("tool_calls", []), value)
+            _merge_tool_calls(message.setdefault("tool_calls", {}), value)
         elif isinstance(value, str) and name != "role":
-            message[name] = (message.get(name) or "") + value
+            message[name] = _joined(message.get(name), value)
         elif value is not None:
             message[name] = value
 
 
-def _merge_tool_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+def _joined(before: object, piece: str) -> str:
+    return before + piece if isinstance(before, str) else piece
+
+
+def _merge_tool_calls(calls: dict[int, dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
     """Pieces name their call by `index`; name and arguments come in parts."""
     for piece in pieces:
-        index = piece.get("index", len(calls))
-        while len(calls) <= index:
-            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        call = calls[index]
+        index: int = piece.get("index", len(calls))
+        call = calls.setdefault(index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
         for name in ("id", "type"):
             if piece.get(name):
                 call[name] = piece[name]
         for name, value in (piece.get("function") or {}).items():
-            call["function"][name] = (call["function"].get(name) or "") + (value or "")
+            if value is not None:
+                function = call["function"]
+                function[name] = _joined(function.get(name), value) if isinstance(value, str) else value

@@ -11,6 +11,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from billing.services.ledger import UsageDraft
+from inference.gateway.record import JournalLike
 from inference.policy.admission import PoolSnapshot
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -67,6 +68,14 @@ class Metrics:
         self._in_flight = Gauge("headway_in_flight", "Requests on a replica.", ["model", "replica"], registry=registry)
         self._queued = Gauge("headway_queued", "Requests waiting for a replica.", ["model"], registry=registry)
         self._journal_depth = Gauge("headway_journal_depth", "Records not yet in the ledger.", registry=registry)
+        self._journal_open = Gauge("headway_journal_open", "Records of requests that run.", registry=registry)
+        # Told so that the sum over processes says whether anything is wrong.
+        self._journal_unhealthy = Gauge("headway_journal_unhealthy", "1: the journal cannot be written.", registry=registry)
+        self._journal_refused = Counter("headway_journal_refused", "Records that the ledger refused.", registry=registry)
+        self._journal_corrupt = Counter(
+            "headway_journal_corrupt", "Stretches of the journal that could not be read.", registry=registry
+        )
+        self._num_refused = self._num_corrupt = 0
         self._feed_age = Gauge("headway_feed_age_seconds", "Since the control feed was last read.", registry=registry)
         self._upstream = Gauge("headway_upstream_connections", "Open connections to engines.", registry=registry)
 
@@ -97,13 +106,19 @@ class Metrics:
             self._queue.observe(draft.queue_ms / 1000)
 
     def sample(
-        self, *, pools: Mapping[str, PoolSnapshot], journal_depth: int, feed_age_s: float, num_upstream_connections: int
+        self, *, pools: Mapping[str, PoolSnapshot], journal: JournalLike, feed_age_s: float, num_upstream_connections: int
     ) -> None:
         self._in_flight.clear()
         for model, pool in pools.items():
             self._queued.labels(model).set(pool.queued)
             for replica, in_flight in pool.in_flight_by_replica.items():
                 self._in_flight.labels(model, replica).set(in_flight)
-        self._journal_depth.set(journal_depth)
+        self._journal_depth.set(journal.depth())
+        self._journal_open.set(journal.num_open)
+        self._journal_unhealthy.set(not journal.is_healthy)
+        refused, corrupt = journal.num_refused, journal.num_corrupt
+        self._journal_refused.inc(refused - self._num_refused)
+        self._journal_corrupt.inc(corrupt - self._num_corrupt)
+        self._num_refused, self._num_corrupt = refused, corrupt
         self._feed_age.set(feed_age_s)
         self._upstream.set(num_upstream_connections)

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from headway.errors import HeadwayError, InvalidInput, NotFound
+from inference.errors import UnknownModel
 
 TYPES_BY_STATUS = {
     400: "invalid_request_error",
@@ -38,6 +39,11 @@ TYPES_BY_STATUS = {
     429: "rate_limit_error",
 }
 MAX_ENGINE_MESSAGE_CHARS = 2000
+SHOWN_MODEL_CHARS = 200
+REFUSED_BY_ENGINE = "The engine refused the request."
+# A flag of the engine's command line, a file of its machine, a traceback: nothing a client can do anything about.
+_INTERNAL_WORDS = re.compile(r"(?<![\w-])--[a-zA-Z][\w-]+|(?<![\w.:/])/(?!v1/)[\w.-]+/[\w./-]+|Traceback")
+_KIND = re.compile(r"[\w.-]{1,64}")
 
 
 class BodyTooLarge(InvalidInput):
@@ -129,8 +135,14 @@ def refusal_of(error: HeadwayError) -> Refusal:
 INTERNAL = Refusal(status=500, message="Something went wrong on our side.", type="server_error", code="internal_error")
 
 
+def unknown_model(name: str) -> UnknownModel:
+    shown = name[:SHOWN_MODEL_CHARS]
+    return UnknownModel(f"The model {shown!r} does not exist. GET /v1/models lists those that do.", param="model")
+
+
 def engine_refusal(status: int, error: object, *, upstream_model: str, public_id: str) -> Refusal:
-    """What an engine said about the client's request, with its own name for the model replaced.
+    """What an engine said about the client's request: its own name for the model is replaced, and what speaks of its
+    insides (flags, files) is not passed on.
 
     `error` is the engine's error object, or whatever came in its place.
     """
@@ -139,24 +151,31 @@ def engine_refusal(status: int, error: object, *, upstream_model: str, public_id
     param, code = fields.get("param"), fields.get("code")
     return Refusal(
         status=status,
-        message=_public(
-            message if isinstance(message, str) and message else "The engine refused the request.", upstream_model, public_id
-        ),
+        message=_public(message if isinstance(message, str) and message else REFUSED_BY_ENGINE, upstream_model, public_id),
         type=TYPES_BY_STATUS.get(status, "invalid_request_error" if status < 500 else "server_error"),
         code=code if isinstance(code, str) else None,
-        param=param if isinstance(param, str) else None,
+        param=param[:SHOWN_MODEL_CHARS].removeprefix("body.") if isinstance(param, str) else None,
     )
 
 
+def engine_error_kind(error: object) -> str:
+    """The type an engine gave its error, for our log; never its text, which may hold the prompt."""
+    kind = error.get("type") if isinstance(error, dict) else None
+    return kind if isinstance(kind, str) and _KIND.fullmatch(kind) else ""
+
+
 def _public(message: str, upstream_model: str, public_id: str) -> str:
+    message = message[: 10 * MAX_ENGINE_MESSAGE_CHARS]
     if upstream_model and upstream_model != public_id:
         message = re.sub(rf"(?<![\w./-]){re.escape(upstream_model)}(?![\w/-])", lambda _: public_id, message)
+    if _INTERNAL_WORDS.search(message):
+        return f"{REFUSED_BY_ENGINE} It asks for what this model is not set up for."
     return message[:MAX_ENGINE_MESSAGE_CHARS]
 
 
 def error_status(error: object) -> int:
     """The HTTP status that an error object inside a 200 stands for; anything unclear is a 500."""
     code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, str) and code.isdecimal():
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
     return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else 500

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.answer import AnswerReader, BadEvent, Chunk
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
@@ -18,7 +18,15 @@ EVENT_STREAM_HEADERS = [
 ]
 LAST_EVENT = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(answer: Chunk) -> bytes:
+    """Raises BadEvent for what an engine can write and JSON cannot hold."""
+    try:
+        return _encode(answer)
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise BadEvent(f"cannot be written as JSON: {type(error).__name__}") from None
 
 
 class HttpResponder:

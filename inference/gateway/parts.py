@@ -10,6 +10,7 @@ from headway.errors import Unavailable
 from inference.dispatch.dispatcher import Ask, Grant
 from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
+from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
 from inference.gateway.idempotency import IdempotencyKeys
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
@@ -52,6 +53,8 @@ class GatewayTunables:
     """The largest request body taken; larger ones get 413."""
     default_max_tokens: int = 512
     """max_tokens of a request that names none."""
+    max_choices: int = USUAL_MAX_CHOICES
+    """How many answers one request may ask for: its prompts times `n`. It takes one slot all the same."""
     max_attempts: int = 3
     """How many replicas one request may be sent to, as long as nothing of an answer has reached its client."""
     drain_s: float = 25.0
@@ -73,6 +76,7 @@ class GatewayTunables:
         return cls(
             max_body_bytes=env.whole("HEADWAY_MAX_BODY_BYTES", default.max_body_bytes, at_least=1024),
             default_max_tokens=env.whole("HEADWAY_DEFAULT_MAX_TOKENS", default.default_max_tokens, at_least=1),
+            max_choices=env.whole("HEADWAY_MAX_CHOICES", default.max_choices, at_least=1, at_most=MAX_CHOICES),
             max_attempts=env.whole("HEADWAY_MAX_ATTEMPTS", default.max_attempts, at_least=1, at_most=100),
             drain_s=env.seconds("HEADWAY_GATEWAY_DRAIN_S", default.drain_s),
             socket_idle_s=env.seconds("HEADWAY_WS_IDLE_S", default.socket_idle_s, at_least=1.0),
@@ -133,7 +137,7 @@ class GatewayParts:
         """Copy what changes by itself into gauges; on the event loop, once a second."""
         self.metrics.sample(
             pools=self.dispatcher.snapshot(),
-            journal_depth=self.journal.depth(),
+            journal=self.journal,
             feed_age_s=self.feed_age_s(),
             num_upstream_connections=self.upstream.num_open(),
         )

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from headway.logs import new_request_id
@@ -156,19 +157,25 @@ class EdgeProtocol(HttpToolsProtocol):
             self._refuse(self._refusal or BAD_HTTP)
 
     def _upgrade(self, rest: bytes) -> None:
-        if self._should_upgrade():
+        if self._should_upgrade() and self._can_be_websocket():
             if self._is_busy():
                 self._refuse(BAD_HTTP)
             else:
                 self._stop_timers()
                 self.handle_websocket_upgrade()
             return
-        # An offer (h2c) that need not be taken: the request is read again without it, since the parser has stopped.
-        kept = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"connection", b"http2-settings")]
+        # An offer (h2c, a websocket by POST) that need not be taken: the parser has stopped, and reads it again without.
+        kept = [(name, value) for name, value in self.headers if name not in (b"upgrade", b"http2-settings")]
         lines = [name + b": " + value + b"\r\n" for name, value in kept]
-        head = self.scope["method"].encode() + b" " + self.url + b" HTTP/1.1\r\n" + b"".join(lines) + b"\r\n"
+        version = self.parser.get_http_version().encode()
+        head = self.scope["method"].encode() + b" " + self.url + b" HTTP/" + version + b"\r\n" + b"".join(lines) + b"\r\n"
         self.parser = httptools.HttpRequestParser(self)
         self._feed(head + rest)
+
+    def _can_be_websocket(self) -> bool:
+        """The library behind fails an assertion on others, and the connection is never let go."""
+        has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return self.scope["method"] == "GET" and self.parser.get_http_version() == "1.1" and not has_body
 
     def _refuse(self, refusal: Refusal) -> None:
         """The connection cannot go on: say why, after the answers that are due before."""
@@ -357,13 +364,42 @@ class EdgeSocketProtocol(WebSocketsSansIOProtocol):
             super().shutdown()
 
     async def send(self, message: Any) -> None:
+        """Raises ClientDisconnected, also for what uvloop and uvicorn raise of a connection that is gone or closing."""
         if not self.writable.is_set():
             try:
                 async with asyncio.timeout(self._edge.client_stall_s):
                     await self.writable.wait()
             except TimeoutError:
                 self.transport.abort()
-        await super().send(message)
+        if self.transport.is_closing():
+            raise ClientDisconnected
+        try:
+            await super().send(message)
+        except (OSError, RuntimeError):
+            if not (self.close_sent or self.disconnected or self.transport.is_closing()):
+                self.transport.abort()
+            raise ClientDisconnected from None
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # refused, and said so: uvicorn logs an error otherwise
+
+    def handle_parser_exception(self) -> None:
+        """Also of a handshake that cannot be read, after which there is no close frame."""
+        if self.conn.close_sent is None:
+            self.transport.close()
+        else:
+            super().handle_parser_exception()
+
+    def send_receive_event_to_app(self) -> None:
+        """uvicorn logs a traceback for a text that is not UTF-8."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(1007)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
 
 
 def _has_unread(transport: asyncio.Transport) -> bool:

@@ -3,8 +3,9 @@
 | end                                                                        | end state                         |
 | -------------------------------------------------------------------------- | --------------------------------- |
 | the whole answer, with a finish reason, was handed to the client           | done                              |
-| the client left (or cancelled) before / after the engine's first token     | client_gone_before_first_token /  |
-|   reached us; for an answer the engine does not stream: before             |   client_gone_after_first_token   |
+| the client left, cancelled, or sent into a socket's running answer what is | client_gone_before_first_token /  |
+|   neither a cancel nor readable: before / after the engine's first token   |   client_gone_after_first_token   |
+|   reached us; for an answer the engine does not stream: before             |                                   |
 | the engine could not be reached, answered 5xx or an error object, or sent  | engine_error                      |
 |   what is no answer, and no other replica could take over                  |                                   |
 | the engine's connection ended before its answer was whole                  | engine_died                       |
@@ -13,7 +14,8 @@
 | this gateway failed after the request had been dispatched: a fault of ours | gateway_lost                      |
 |   (500, traceback logged), or it died and another process wrote the record |                                   |
 | refused before dispatch: not valid, unknown model, queue full or timed     | refused                           |
-|   out, no replica, a fault of ours; or refused by the engine with a 4xx    |                                   |
+|   out, no replica, a fault of ours, a body that was not whole when this    |                                   |
+|   gateway shut down; or refused by the engine with a 4xx                   |                                   |
 
 Not recorded: requests without a valid key, GET routes, and those refused because the journal cannot be written (503).
 """
@@ -48,6 +50,12 @@ MAX_FINISH_REASON_CHARS = 32
 class JournalLike(Protocol):
     @property
     def is_healthy(self) -> bool: ...
+    @property
+    def num_open(self) -> int: ...
+    @property
+    def num_refused(self) -> int: ...
+    @property
+    def num_corrupt(self) -> int: ...
     def open(self, draft: UsageDraft) -> None: ...
     def close(self, draft: UsageDraft) -> None: ...
     def depth(self) -> int: ...
@@ -152,7 +160,7 @@ def _source(usage: Usage | None, end_state: str) -> str:
         return "none"
     if usage.is_counted:
         return "counted"
-    return "engine" if end_state == DONE else "partial"
+    return "engine" if end_state == DONE and not usage.is_running else "partial"
 
 
 def _printable(text: str, max_chars: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference.gateway.fields import CHAT, COMPLETIONS, MAX_CHOICES, UNFOLDABLE, VLLM_ONLY
+from inference.gateway.fields import CHAT, COMPLETIONS, UNFOLDABLE, USUAL_MAX_CHOICES, VLLM_ONLY
 from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import BadRequest
 
@@ -44,20 +44,26 @@ class GenerationRequest:
         return "/v1/chat/completions" if self.api == "chat" else "/v1/completions"
 
 
-def read_request(body: bytes, route: str, *, default_max_tokens: int, always_streams: bool = False) -> GenerationRequest:
+def read_request(
+    body: bytes, route: str, *, default_max_tokens: int, max_choices: int = USUAL_MAX_CHOICES
+) -> GenerationRequest:
     """Raises BadRequest; its `param` names the field where one is at fault."""
-    return build_request(
-        read_object(body), route, len(body), default_max_tokens=default_max_tokens, always_streams=always_streams
-    )
+    return build_request(read_object(body), route, len(body), default_max_tokens=default_max_tokens, max_choices=max_choices)
 
 
 def build_request(
-    sent: dict[str, Any], route: str, body_bytes: int, *, default_max_tokens: int, always_streams: bool = False
+    sent: dict[str, Any],
+    route: str,
+    body_bytes: int,
+    *,
+    default_max_tokens: int,
+    max_choices: int = USUAL_MAX_CHOICES,
+    always_streams: bool = False,
 ) -> GenerationRequest:
     """The same from a decoded object; `always_streams` for a WebSocket."""
     api = _api_of(route, sent)
     given = (CHAT if api == "chat" else COMPLETIONS).take(sent, "")
-    num_choices = _num_choices(given)
+    num_choices = _num_choices(given, max_choices)
     options = given.get("stream_options", {})
     limit_name, max_tokens = _limit(given, api, default_max_tokens)
     fields = {name: value for name, value in given.items() if name not in _SET_ANEW}
@@ -94,12 +100,12 @@ def _is_set(value: object) -> bool:
     return value is not None and value is not False and value != []
 
 
-def _num_choices(given: dict[str, Any]) -> int:
+def _num_choices(given: dict[str, Any], limit: int) -> int:
     """Answers to be made: a list of token ids is one prompt; a list of texts or of id lists is several."""
     n, prompt = given.get("n", 1), given.get("prompt")
     num_prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
-    if n * num_prompts > MAX_CHOICES:
-        raise BadRequest(f"{num_prompts} prompts with `n` {n} are more than {MAX_CHOICES} answers.", param="n")
+    if n * num_prompts > limit:
+        raise BadRequest(f"Prompts times `n` may be at most {limit}, not {num_prompts} times {n}.", param="n")
     return int(n * num_prompts)
 
 

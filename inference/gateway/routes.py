@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import msgspec
 
 from headway.errors import HeadwayError
-from inference.errors import UnknownModel
 from inference.gateway.consumer import ClientLeft, GatewayConsumer, run_watched
 from inference.gateway.exchange import Cut, Exchange
-from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath
+from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath, unknown_model
 from inference.gateway.openapi import document_bytes
 from inference.gateway.outputs import EventStreamOutput, JsonOutput
 from inference.gateway.requests import GenerationRequest, read_request
@@ -75,7 +74,10 @@ class GenerateConsumer(GatewayConsumer):
         media_type = self.header(b"content-type").partition(b";")[0].strip()
         if media_type and not JSON_MEDIA_TYPE.fullmatch(media_type):
             raise BadRequest("Send the body as JSON, with the header `content-type: application/json`.")
-        request = read_request(body, self.route, default_max_tokens=self.parts.tunables.default_max_tokens)
+        tunables = self.parts.tunables
+        request = read_request(
+            body, self.route, default_max_tokens=tunables.default_max_tokens, max_choices=tunables.max_choices
+        )
         if request.is_streamed:
             exchange.output = EventStreamOutput(self.responder)
         return request
@@ -93,7 +95,7 @@ class ModelsConsumer(GatewayConsumer):
             return
         model = self.parts.state.model(public_id)
         if model is None:
-            raise UnknownModel(f"The model {public_id!r} does not exist. GET /v1/models lists those that do.", param="model")
+            raise unknown_model(public_id)
         await self.responder.json(200, msgspec.json.encode(_model_object(model)))
 
 

@@ -81,6 +81,7 @@ class GatewayServer(Server):
 
     def _sample(self) -> None:
         self._parts.sample_metrics()
+        self._parts.upstream.close_idle()
         if self._link is not None:
             self._link.push_metrics()
             if not self._parts.why_not_ready():

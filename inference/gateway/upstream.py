@@ -88,6 +88,15 @@ class UpstreamPool:
         for connection in list(self._open):
             connection.abort()
 
+    def close_idle(self) -> None:
+        """Close what has been idle for too long; called once a second. The longest idle stand first."""
+        oldest_s = asyncio.get_running_loop().time() - self.tunables.idle_s
+        for url, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since_s < oldest_s:
+                idle.popleft().abort()
+            if not idle:
+                del self._idle[url]
+
     def num_open(self) -> int:
         return len(self._open)
 

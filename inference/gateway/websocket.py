@@ -7,13 +7,16 @@ Client: the key in the Authorization header of the handshake, or in its first me
 Server: the data of each event as one text message, the last of an answer is `[DONE]`; `{"type": "cancelled"}` after a
 cancel, also when there was nothing left to cancel; an error object, followed by a close.
 
-One answer runs at a time; requests may follow one another. Answers are always streamed. Close codes: 4000 + the HTTP
-status of the error (4401 for a bad key), 4408 when no request came in time, 1009 for a message that is too large, 1012
-when the gateway shuts down. A client that leaves cancels.
+One answer runs at a time; requests may follow one another; the key is checked again for each. Answers are always
+streamed. Close codes: 4000 + the HTTP status of the error (4401 for a bad key), 4408 when no request came in time, 1009
+for a message that is too large, 1012 when the gateway shuts down. A client that leaves cancels; so does one that sends
+anything but a cancel into a running answer, and its socket is closed (4400). What is sent with a good key and is no
+request leaves a record (`refused`), as a POST does.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -54,9 +57,10 @@ class SocketOutput:
         pass
 
     async def send_chunks(self, chunks: list[Chunk]) -> None:
+        messages = [encode(chunk) for chunk in chunks]
         self.has_started = True
-        for chunk in chunks:
-            await self._send_text(encode(chunk))
+        for message in messages:
+            await self._send_text(message)
 
     def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
@@ -84,14 +88,15 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
 
     def __init__(self, *, parts: GatewayParts) -> None:
         self.parts = parts
-        self._principal: Principal | None = None
+        # In memory only: checked anew for each request, as a key may be revoked or expire while the socket is open.
+        self._key = ""
         self._incoming: asyncio.Task[dict[str, Any]] | None = None
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.scope, self._receive, self.base_send = scope, receive, send
         await receive()  # websocket.connect
         try:
-            self._principal = self._from_handshake()
+            self._take_key_of_handshake()
         except HeadwayError as error:
             self.parts.metrics.unauthenticated(ROUTE)
             await _deny(send, refusal_of(error))
@@ -120,13 +125,13 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             message = await self._next_or_drain(drained)
             if message is None:
                 return
-            sent = read_object(message)
-            if sent.get("type") == "cancel":
+            sent = self._object_of(message)
+            if isinstance(sent, dict) and sent.get("type") == "cancel":
                 await self._send_text(b'{"type":"cancelled"}')
                 continue
-            principal, body = self._authenticate(sent)
+            principal = self._authenticate(sent)
             self.parts.check_journal()
-            refusal = await self._answer(principal, body, len(message))
+            refusal = await self._answer(principal, partial(self._read, sent, len(message)))
             if refusal is not None:
                 await self._close(4000 + refusal.status)
                 return
@@ -146,17 +151,12 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         await self._close(CLOSE_RESTARTING if drained.is_set() else CLOSE_NO_REQUEST)
         return None
 
-    async def _answer(self, principal: Principal, body: dict[str, Any], size_bytes: int) -> Refusal | None:
+    async def _answer(self, principal: Principal, read: Callable[[], GenerationRequest]) -> Refusal | None:
         request_id = new_request_id()
         REQUEST_ID.set(request_id)
         output = SocketOutput(self._send_text)
         trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
         exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
-
-        def read() -> GenerationRequest:
-            limit = self.parts.tunables.default_max_tokens
-            return build_request(body, "/v1/generate", size_bytes, default_max_tokens=limit, always_streams=True)
-
         work = asyncio.create_task(exchange.run(read))
         try:
             await self._watch(work, exchange)
@@ -171,40 +171,62 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         await asyncio.wait({work, self._incoming_task()}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return
-        try:
-            is_cancel = read_object(self._taken()).get("type") == "cancel"
-        except _Closed:
-            exchange.cut(Cut.CLIENT_GONE)
-            await asyncio.wait({work})
-            raise
+        # Whatever it was, nobody waits for the rest: the engine is let go first.
         exchange.cut(Cut.CLIENT_GONE)
         await asyncio.wait({work})
-        if not is_cancel:
+        sent = self._object_of(self._taken())
+        if isinstance(sent, HeadwayError):
+            raise sent
+        if sent.get("type") != "cancel":
             raise BadRequest("Another answer was still running on this socket; it was ended. Send one request at a time.")
         await self._send_text(b'{"type":"cancelled"}')
 
-    def _from_handshake(self) -> Principal | None:
+    def _take_key_of_handshake(self) -> None:
+        """Raises CredentialRefused, KeyRefused, NotReady."""
         refuse_key_in_url(self.scope["query_string"])
         headers = self.scope["headers"]
-        if not any(name in CREDENTIAL_HEADERS for name, _ in headers):
-            return None
-        return self._principal_of(find_key(headers, b""))
+        if any(name in CREDENTIAL_HEADERS for name, _ in headers):
+            self._key = find_key(headers, b"")
+            self._principal_of(self._key)
 
-    def _authenticate(self, sent: dict[str, Any]) -> tuple[Principal, dict[str, Any]]:
-        """Who asks, and the request's body. The key counts for all that follows on this socket."""
-        key = sent.get("api_key")
+    def _authenticate(self, sent: dict[str, Any] | HeadwayError) -> Principal:
+        """Who asks. A key in a message counts for all that follows on this socket. Raises also what `sent` is, without one."""
+        key = sent.get("api_key") if isinstance(sent, dict) else None
+        if isinstance(sent, HeadwayError) and not self._key:
+            raise sent
         try:
             if isinstance(key, str):
-                self._principal = self._principal_of(check_key(key.strip().encode("utf-8", "replace")))
-            elif self._principal is None:
+                self._key = check_key(key.strip().encode("utf-8", "replace"))
+            elif not self._key:
                 raise CredentialRefused('Send your API key first: {"api_key": "...", "request": {...}}')
+            return self._principal_of(self._key)
         except HeadwayError:
             self.parts.metrics.unauthenticated(ROUTE)
             raise
-        body = sent.get("request", sent if key is None else None)
+
+    def _object_of(self, message: bytes) -> dict[str, Any] | HeadwayError:
+        """The message, or why it cannot be read: who sent it is to be known first."""
+        try:
+            return read_object(message)
+        except HeadwayError as error:
+            return error
+
+    def _read(self, sent: dict[str, Any] | HeadwayError, size_bytes: int) -> GenerationRequest:
+        """Raises BadRequest."""
+        if isinstance(sent, HeadwayError):
+            raise sent
+        body = sent.get("request", sent if sent.get("api_key") is None else None)
         if not isinstance(body, dict):
             raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
-        return self._principal, body
+        tunables = self.parts.tunables
+        return build_request(
+            body,
+            "/v1/generate",
+            size_bytes,
+            default_max_tokens=tunables.default_max_tokens,
+            max_choices=tunables.max_choices,
+            always_streams=True,
+        )
 
     def _principal_of(self, key: str) -> Principal:
         self.parts.check_ready()

@@ -40,6 +40,12 @@ class TwinJournal:
     closed: list[UsageDraft] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     fails_with: Exception | None = None
+    num_refused: int = 0
+    num_corrupt: int = 0
+
+    @property
+    def num_open(self) -> int:
+        return len(self.opened) - len(self.closed)
 
     def open(self, draft: UsageDraft) -> None:
         if self.fails_with is not None:

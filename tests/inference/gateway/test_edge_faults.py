@@ -246,7 +246,7 @@ async def test_b57_what_was_delivered_before_the_client_left_is_recorded(replica
     replica.script(streamed([chat_chunk({"role": "assistant", "content": ""}), *deltas, asyncio.Event()]))
     async with running_gateway(model_changes("m", [replica.url], kind=kind)) as gateway:
         client = await RawClient.connect(gateway.port)
-        await client.send("POST", "/v1/chat/completions", gateway.auth, STREAMED)
+        await client.send("POST", "/v1/chat/completions", gateway.auth, json.dumps(basic(stream=True, max_tokens=500)).encode())
         for number in range(100, 501, 100):
             await client.read_until(f'"t{number} "'.encode())
         client.drop()
@@ -301,7 +301,7 @@ async def test_b59_the_last_figures_count_once(gateway: GatewayUnderTest, replic
     options = {"include_usage": True, "continuous_usage_stats": True}
     for end in ([usage_chunk(running_usage(100)), DONE], [DONE]):
         replica.script(streamed([*deltas, finish, *end]))
-        answer = await gateway.post(body=basic(stream=True, stream_options=options))
+        answer = await gateway.post(body=basic(max_tokens=100, stream=True, stream_options=options))
         assert json.loads(data_lines(answer.text)[-2])["usage"]["completion_tokens"] == 100
     assert [record.completion_tokens for record in gateway.journal.closed] == [100, 100]
 

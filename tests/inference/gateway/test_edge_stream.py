@@ -108,7 +108,7 @@ async def test_b11_an_engine_that_owes_the_end_after_its_finish_reason_is_not_wa
         answer = await gateway.post(body=basic(stream=True))
         assert (text_of(answer.text), data_lines(answer.text)[-1]) == ("Hello!", "[DONE]")
         record = await gateway.only_record()
-        assert (record.end_state, record.completion_tokens, record.usage_source) == ("done", 3, "engine")
+        assert (record.end_state, record.completion_tokens, record.usage_source) == ("done", 3, "partial")
         await asyncio.wait_for(replica.requests[0].peer_closed.wait(), 1.0)
 
 

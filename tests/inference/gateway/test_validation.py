@@ -183,8 +183,11 @@ def test_b86_caps_are_kept_field_by_field(base: dict[str, Any], field: str, valu
 
 
 def test_b86_prompts_times_n_are_bounded() -> None:
-    assert read({**TEXT, "prompt": ["a"] * 16, "n": 8}).num_choices == 128
-    assert refusal({**TEXT, "prompt": ["a"] * 16, "n": 9}).param == "n"
+    assert read({**TEXT, "prompt": ["a"] * 8, "n": 2}).num_choices == 16
+    for more in ({"prompt": ["a"] * 8, "n": 3}, {"n": 17}, {"prompt": [[1]] * 17}):
+        assert refusal({**TEXT, **more}).param == "n"
+    body = json.dumps({**TEXT, "n": 17}).encode()
+    assert read_request(body, "/v1/completions", default_max_tokens=8, max_choices=17).num_choices == 17
     assert refusal({**TEXT, "prompt": ["a"] * 129}).param == "prompt"
 
 

@@ -1,17 +1,22 @@
 """WS /v1/generate over a real socket, with the websockets client."""
 
 import asyncio
+import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference.gateway.parts import GatewayTunables
-from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway, until
+from inference.gateway.state import Change
+from tests.fakes.gateway import ACME, GatewayUnderTest, model_changes, running_gateway, until
+from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import CLOSE, EVENT_STREAM_HEAD, ScriptedReplica, chat_events, piece, refused
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
@@ -223,3 +228,134 @@ async def test_a_drain_lets_an_answer_end_and_then_closes(replica: ScriptedRepli
         assert await closed_with(busy) == 1012
         await stopping
     assert gateway.journal.closed[0].end_state == "done"
+
+
+# -- keys that end, messages that cannot be read, handshakes that are refused
+
+
+async def revoke(gateway: GatewayUnderTest, what: str) -> None:
+    changed = {
+        "revoked": [Change(id=900, kind="key", key=gateway.key.split("_")[2], payload=None)],
+        "suspended": [
+            Change(id=900, kind="tenant", key=ACME, payload={"name": "acme", "cache_salt": "s", "is_active": False}),
+        ],
+    }[what]
+    await asyncio.to_thread(gateway.state.apply, changed)
+
+
+@pytest.mark.parametrize("what", ["revoked", "suspended"])
+@pytest.mark.parametrize("by_handshake", [True, False])
+async def test_a_key_that_ends_while_its_socket_is_open_opens_no_more_requests(
+    gateway: GatewayUnderTest, replica: ScriptedReplica, what: str, by_handshake: bool
+) -> None:
+    async with socket_to(gateway, headers=gateway.auth if by_handshake else None) as socket:
+        await send(socket, ASK if by_handshake else {"api_key": gateway.key, "request": ASK})
+        assert text_of(await answer(socket)) == "Hello!"
+        await revoke(gateway, what)
+        await send(socket, {"request": ASK})
+        assert (await receive(socket))["error"]["code"] == "invalid_api_key"
+        assert await closed_with(socket) == 4401
+    assert len(replica.requests) == len(gateway.journal.closed) == 1
+
+
+@pytest.mark.parametrize("message", ["garbage{", "[]", b"\xff", "", '{"type":"what"}'])
+@pytest.mark.parametrize("has_text", [True, False])
+async def test_a_message_that_is_no_cancel_ends_the_answer_as_a_client_that_left(
+    gateway: GatewayUnderTest, replica: ScriptedReplica, message: str | bytes, has_text: bool
+) -> None:
+    replica.script([EVENT_STREAM_HEAD, *([piece(b"".join(chat_events()[:2]))] if has_text else []), asyncio.Event()])
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await send(socket, ASK)
+        seen = await replica.wait_for_request()
+        if has_text:
+            await receive(socket)
+            await receive(socket)
+        await socket.send(message)
+        assert "error" in await receive(socket)
+        assert await closed_with(socket) == 4400
+        await asyncio.wait_for(seen.peer_closed.wait(), 1.0)
+    record = await gateway.only_record()
+    assert record.end_state == f"client_gone_{'after' if has_text else 'before'}_first_token"
+    assert gateway.in_flight() == 0
+
+
+@pytest.mark.parametrize("message", ["garbage{", "[]", b"\xff", '{"request": 5}', '{"api_key": "KEY"}'])
+async def test_a_message_with_a_good_key_that_is_no_request_leaves_one_record(
+    gateway: GatewayUnderTest, message: str | bytes
+) -> None:
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await socket.send(message.replace("KEY", gateway.key) if isinstance(message, str) else message)
+        assert "error" in await receive(socket)
+        assert await closed_with(socket) == 4400
+    assert (await gateway.only_record()).end_state == "refused"
+
+
+async def test_what_a_stranger_sends_leaves_no_record(gateway: GatewayUnderTest) -> None:
+    async with socket_to(gateway) as socket:
+        await socket.send("garbage{")
+        assert await closed_with_error(socket) == 4400
+    assert gateway.journal.opened == {}
+
+
+async def closed_with_error(socket: ClientConnection) -> int:
+    assert "error" in await receive(socket)
+    return await closed_with(socket)
+
+
+async def test_a_request_after_one_that_the_engine_refused_leaves_no_record_of_a_drain(
+    gateway: GatewayUnderTest, replica: ScriptedReplica
+) -> None:
+    replica.script(refused(400, "too long"))
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await send(socket, ASK)
+        assert (await receive(socket))["error"]["message"] == "too long"
+        with contextlib.suppress(ConnectionClosed):  # the close that follows may be here already
+            await send(socket, ASK)
+        assert await closed_with(socket) == 4400
+    assert (await gateway.only_record()).end_state == "refused"
+
+
+async def test_handshakes_that_are_refused_are_no_errors_of_ours(
+    gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path, headers in (("/v1/generate", {"authorization": "Bearer no"}), ("/v1/nope", {}), ("/v1/generate?key=x", {})):
+        with pytest.raises(InvalidStatus):
+            async with socket_to(gateway, path, headers):
+                pass
+    async with socket_to(gateway) as socket:
+        socket.transport.abort()
+    client = await RawClient.connect(gateway.port)
+    upgrade = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: bad\r\n\r\n"
+    client.writer.write(b"GET /v1/generate HTTP/1.1\r\nhost: x\r\n" + upgrade.encode())
+    assert b" 400 " in (await asyncio.wait_for(client.reader.read(), 5.0)).split(b"\r\n")[0]
+    await client.close()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_text_that_is_not_utf_8_is_a_close_and_no_error_of_ours(
+    gateway: GatewayUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await socket.send(b"\xff\xfe", text=True)
+        assert await closed_with(socket) == 1007
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_write_to_a_socket_that_was_reset_is_a_client_that_left(
+    gateway: GatewayUnderTest, replica: ScriptedReplica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica.script([EVENT_STREAM_HEAD, piece(b"".join(chat_events()[:2])), asyncio.Event()])
+
+    async def broken(self: object, message: dict[str, Any]) -> None:
+        if "Hel" in message.get("text", ""):
+            raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+        await send_message(self, message)  # type: ignore[arg-type]
+
+    send_message = WebSocketsSansIOProtocol.send
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "send", broken)
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await send(socket, ASK)
+        record = await gateway.only_record()
+    assert record.end_state == "client_gone_after_first_token"
+    await until(lambda: gateway.in_flight() == 0)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

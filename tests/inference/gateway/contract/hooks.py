@@ -4,7 +4,7 @@ from typing import Any
 
 import schemathesis
 
-MAX_CHOICES = 128
+MAX_CHOICES = 16
 
 
 @schemathesis.hook
@@ -15,7 +15,10 @@ def map_body(_context: schemathesis.HookContext, body: Any) -> Any:
     if isinstance(body.get("model"), str) and 1 <= len(body["model"]) <= 1024:
         body["model"] = "m"
     n, prompt = body.get("n"), body.get("prompt")
-    if isinstance(n, int) and isinstance(prompt, list) and n * len(prompt) > MAX_CHOICES:
+    if isinstance(prompt, list) and len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
+        prompt = body["prompt"] = prompt[:MAX_CHOICES]
+    num_prompts = len(prompt) if isinstance(prompt, list) else 1
+    if isinstance(n, int | float) and n <= 128 and n * num_prompts > MAX_CHOICES:
         body["n"] = 1
     return {name: _tamed(value) if isinstance(value, dict | list) else value for name, value in body.items()}
 
