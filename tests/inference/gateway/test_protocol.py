@@ -394,8 +394,17 @@ async def test_b97_an_idle_connection_lives_as_long_as_it_should_and_no_longer(q
     assert EdgeTunables().idle_connection_s > 60, "load balancers close first"
 
 
-async def test_b98_an_answer_has_one_framing_and_its_length_is_true(gateway: GatewayUnderTest) -> None:
-    for body, framing in ((BASIC, "content-length"), (STREAM, "transfer-encoding"), (b"{", "content-length")):
+async def test_b98_an_answer_has_one_framing_and_its_length_is_true(
+    gateway: GatewayUnderTest, replica: ScriptedReplica
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    rewritten = json.dumps(basic(tools=[tool])).encode()  # the engine's own answer and length, with another id and model
+    for body, framing in (
+        (BASIC, "content-length"),
+        (STREAM, "transfer-encoding"),
+        (b"{", "content-length"),
+        (rewritten, "content-length"),
+    ):
         client = await raw(gateway, post(gateway, body, "connection: close"))
         _, headers = await client.head()
         assert {"content-length", "transfer-encoding"} & headers.keys() == {framing}
@@ -403,6 +412,7 @@ async def test_b98_an_answer_has_one_framing_and_its_length_is_true(gateway: Gat
         assert framing != "content-length" or len(rest) == int(headers["content-length"])
         assert framing != "transfer-encoding" or rest.endswith(b"0\r\n\r\n")
         await client.close()
+    assert "stream" not in replica.requests[-1].json or not replica.requests[-1].json["stream"]
 
 
 async def test_b101_many_large_bodies_on_reused_connections_get_a_status_each(replica: ScriptedReplica) -> None:
