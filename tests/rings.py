@@ -13,7 +13,7 @@ import time
 from tests.fakes.postgres import postgres_server
 
 SERVICES = ["tests/test_architecture.py", "tests/headway", "tests/tenants", "tests/billing", "tests/inference"]
-EDGES = ["tests/e2e", "tests/chaos"]
+EDGES = ["tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos"]
 SMOKE = ["tests/smoke"]
 
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from inference.gateway.answer import Chunk
+from inference.gateway.answer import BadEvent, Chunk
 
 _PER_CHOICE = ("index", "delta", "text")
+MAX_INDEX = 1023
+"""The highest index of a choice or a tool call that is believed."""
 
 
 class Folder:
@@ -16,9 +18,10 @@ class Folder:
         self._is_chat = False
 
     def add(self, chunk: Chunk) -> None:
+        """Raises BadEvent for what cannot be put together."""
         self._last = {**self._last, **chunk}
         for choice in chunk["choices"]:
-            index = choice.get("index") or 0
+            index = _index(choice.get("index"), 0)
             folded = self._choices.setdefault(index, {"index": index, "logprobs": None, "finish_reason": None})
             folded.update({name: value for name, value in choice.items() if name not in _PER_CHOICE and value is not None})
             if isinstance(choice.get("delta"), dict):
@@ -37,23 +40,40 @@ class Folder:
 
 def _merge(message: dict[str, Any], delta: dict[str, Any]) -> None:
     for name, value in delta.items():
-        if name == "tool_calls" and isinstance(value, list):
+        if name == "tool_calls" and value is not None:
             _merge_tool_calls(message.setdefault("tool_calls", []), value)
         elif isinstance(value, str) and name != "role":
-            message[name] = (message.get(name) or "") + value
+            message[name] = _joined(message.get(name), value)
         elif value is not None:
             message[name] = value
 
 
-def _merge_tool_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+def _merge_tool_calls(calls: list[dict[str, Any]], pieces: object) -> None:
     """Pieces name their call by `index`; name and arguments come in parts."""
+    if not isinstance(pieces, list):
+        raise BadEvent("tool calls are no list")
     for piece in pieces:
-        index = piece.get("index", len(calls))
+        function = (piece.get("function") or {}) if isinstance(piece, dict) else None
+        if not isinstance(function, dict):
+            raise BadEvent("a tool call is no object")
+        index = _index(piece.get("index"), len(calls))
         while len(calls) <= index:
             calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
         call = calls[index]
         for name in ("id", "type"):
             if piece.get(name):
                 call[name] = piece[name]
-        for name, value in (piece.get("function") or {}).items():
-            call["function"][name] = (call["function"].get(name) or "") + (value or "")
+        for name, value in function.items():
+            if value is not None:
+                call["function"][name] = _joined(call["function"].get(name), value) if isinstance(value, str) else value
+
+
+def _index(given: object, default: int) -> int:
+    index = default if given is None else given
+    if type(index) is not int or not 0 <= index <= MAX_INDEX:
+        raise BadEvent("an index that is none")
+    return index
+
+
+def _joined(before: object, text: str) -> str:
+    return before + text if isinstance(before, str) else text

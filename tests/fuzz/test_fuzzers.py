@@ -76,7 +76,7 @@ def fuzz(name: str, seeds: list[bytes], folder: Path, *, runs: int, max_s: int) 
     words.write_text("".join(f'"{word}"\n' for word in WORDS))
     command = [sys.executable, "-m", f"tests.fuzz.{name}", str(corpus), f"-atheris_runs={runs}", f"-max_total_time={max_s}"]
     command += [f"-dict={words}", "-seed=1", "-max_len=4096", "-timeout=5", f"-artifact_prefix={folder}/"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=max_s + 60)
     found = [path.read_bytes()[:500] for path in folder.glob("crash-*")]
     assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}{found}"
