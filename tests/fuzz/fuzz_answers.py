@@ -17,6 +17,8 @@ with atheris.instrument_imports(include=["inference.gateway"]):
     from inference.gateway.outputs import encode
     from inference.gateway.sse import SseSplitter
 
+from tests.fuzz.values import grown
+
 
 def split(data: bytes, *cuts: int) -> list[bytes]:
     splitter, events, start = SseSplitter(), [], 0
@@ -26,53 +28,40 @@ def split(data: bytes, *cuts: int) -> list[bytes]:
     return events + splitter.flush()
 
 
-WORDS = """
-    choices index delta text content role tool_calls function name arguments usage prompt_tokens completion_tokens
-    prompt_tokens_details cached_tokens finish_reason error message code object id type
-"""
-NAMES = WORDS.split()
-LEAVES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    5,
-    10**9,
-    10**30,
-    1.5,
-    float("inf"),
-    "",
-    "stop",
-    "a",
-    "\ud83d",
-    "1e999",
+NAMES = [
+    "choices",
+    "index",
+    "delta",
+    "text",
+    "content",
+    "role",
+    "tool_calls",
+    "function",
+    "name",
+    "arguments",
+    "usage",
+    "prompt_tokens",
+    "completion_tokens",
+    "prompt_tokens_details",
+    "cached_tokens",
+    "finish_reason",
     "error",
-    [],
-    {},
-)
-
-
-def grown(provider: Any, depth: int = 0) -> Any:
-    """A value of JSON, and a little more, with the names that matter."""
-    kind = provider.ConsumeIntInRange(0, 3 if depth < 4 else 0)
-    if kind <= 1:
-        return LEAVES[provider.ConsumeIntInRange(0, len(LEAVES) - 1)]
-    values = [grown(provider, depth + 1) for _ in range(provider.ConsumeIntInRange(0, 3))]
-    if kind == 2:
-        return values
-    return {NAMES[provider.ConsumeIntInRange(0, len(NAMES) - 1)]: value for value in values}
+    "message",
+    "code",
+    "object",
+    "id",
+    "type",
+]
 
 
 def grown_stream(provider: Any) -> bytes:
     events = []
     for _ in range(provider.ConsumeIntInRange(1, 3)):
         part = NAMES[provider.ConsumeIntInRange(2, 3)]
-        content = {"tool_calls": [grown(provider, 2)]} if provider.ConsumeBool() else grown(provider, 2)
-        choice = {"index": grown(provider, 4), part: content, "finish_reason": grown(provider, 3)}
-        chunk = {"id": "x", "choices": [choice], "usage": grown(provider, 2)}
-        events.append(b"data: " + json.dumps(grown(provider) if provider.ConsumeBool() else chunk).encode() + b"\n\n")
+        content = {"tool_calls": [grown(provider, NAMES, 2)]} if provider.ConsumeBool() else grown(provider, NAMES, 2)
+        choice = {"index": grown(provider, NAMES, 4), part: content, "finish_reason": grown(provider, NAMES, 3)}
+        chunk = {"id": "x", "choices": [choice], "usage": grown(provider, NAMES, 2)}
+        events.append(b"data: " + json.dumps(grown(provider, NAMES) if provider.ConsumeBool() else chunk).encode() + b"\n\n")
     return b"".join(events)
 
 
