@@ -24,7 +24,7 @@ NAMES = ("tokenizer_json", "special_tokens", "chat_template", "tool_template", "
 
 
 def write_tokeniser(staged: Staged, engine_environment: str, tools: StagingTools) -> None:
-    """Once for these weights, this environment and this script; what fails is tried again at the next staging. Raises Cancelled."""
+    """Once for weights, environment and script; what fails is tried again at the next staging. Raises Cancelled."""
     target = tokeniser_file(tools.folder, staged.digest, engine_environment)
     if target.exists():
         return

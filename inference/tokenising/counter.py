@@ -13,7 +13,7 @@ from inference.tokenising.bundle import TokeniserBundle
 from inference.tokenising.chat_template import ChatTemplate, TemplateRefused, conversation_of
 
 # `tokenizers` would start a thread pool of its own for batches of one; ours calls it from several threads.
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Arguments of transformers' apply_chat_template: a client who names one changes more than the template's variables.
 _NOT_VARIABLES = frozenset(

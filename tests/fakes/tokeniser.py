@@ -21,7 +21,7 @@ MARKS = ("<|begin|>", "<|start|>", "<|end|>")
 def byte_tokeniser() -> Tokenizer:
     vocabulary = {char: number for number, char in enumerate(sorted(ByteLevel.alphabet()))}
     made = Tokenizer(BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
     made.add_special_tokens([AddedToken(mark, normalized=False) for mark in MARKS])
     return made
 
