@@ -3,6 +3,10 @@
 import json
 import logging
 import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +207,47 @@ async def test_a_request_and_each_of_its_attempts_are_spans_without_its_text(rep
     told = second.requests[0].headers["traceparent"]
     assert told == f"00-{TRACE_ID}-{format(context_of(attempts[1]).span_id, '016x')}-01"
     assert secret not in "".join(span.to_json() for span in spans)
+
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert isinstance(self.server, CollectorServer)
+        self.server.received.append((self.path, self.headers["content-type"], body))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Quiet."""
+
+
+class CollectorServer(HTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Collector)
+        self.received: list[tuple[str, str, bytes]] = []
+
+
+def test_spans_reach_a_collector_before_the_process_ends() -> None:
+    with CollectorServer() as collector:
+        thread = threading.Thread(target=collector.handle_request)
+        thread.start()
+        tracer = OtelTracer.to_endpoint(f"http://127.0.0.1:{collector.server_port}/v1/traces", gateway="g-1")
+        trace = tracer.request("/v1/generate", "req_1", [])
+        trace.attempt(1, "rep-0")
+        trace.end(end_state="done", status=200, model="m", completion_tokens=3)
+        tracer.close()
+        thread.join(10)
+    ((path, kind, body),) = collector.received
+    assert (path, kind) == ("/v1/traces", "application/x-protobuf")
+    assert b"req_1" in body or body[:2] == b"\x1f\x8b"
+
+
+def test_the_library_is_loaded_only_where_it_is_used() -> None:
+    code = "import sys; import inference.gateway.app, inference.gateway.tracing; sys.exit('opentelemetry' in sys.modules)"
+    root = DOCS.parent
+    environment = {"PYTHONPATH": f"{root}:{root / 'platform'}", "PATH": "/usr/bin:/bin", "HEADWAY_HOME": "/nonexistent"}
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, env=environment).returncode == 0
 
 
 def context_of(span: ReadableSpan) -> Any:
