@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 FIRST_FEED_WAIT_S = 5.0
 SNAPSHOT_NAME = "gateway.snapshot"
 MAX_NODE_NAME_CHARS = 40
+# The loop takes Python's lock anew for each callback: with the default of 5 ms a thread that writes the ledger stalls it.
+THREAD_SWITCH_S = 0.0005
 
 
 def gateway_name(node: str) -> str:
@@ -116,6 +118,7 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
 def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLink | None, ready_within_s: float) -> None:
     """The end goes the other way round: requests, journal, feed."""
     raise_file_limit()
+    sys.setswitchinterval(THREAD_SWITCH_S)
     gateway = build_gateway(metrics, share)
     sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
     gateway.tokenisers.start()
