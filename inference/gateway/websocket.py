@@ -153,7 +153,10 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
         exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
 
+        account = self.parts.bodies.open()
+
         def read() -> GenerationRequest:
+            account.grow_to(size_bytes)
             limit = self.parts.tunables.default_max_tokens
             return build_request(body, "/v1/generate", size_bytes, default_max_tokens=limit, always_streams=True)
 
@@ -164,6 +167,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+            account.close()
         return output.refusal
 
     async def _watch(self, work: "asyncio.Task[None]", exchange: Exchange) -> None:

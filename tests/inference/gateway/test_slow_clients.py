@@ -311,3 +311,27 @@ async def test_b95_many_prompts_of_legal_size_cost_a_stated_factor_and_others_ar
         assert any(answer.status_code == 200 for answer in answers)
         budget = gateway.parts.edge.max_bodies_bytes
         assert peak - before < 4 * budget + 40 * 2 * len(body), "of which the client and the engine, in this process, are part"
+
+
+async def test_b95_messages_of_websockets_count_while_they_arrive_key_or_none(replica: ScriptedReplica) -> None:
+    edge = EdgeTunables(max_bodies_bytes=300_000)
+    async with running_gateway(model_changes("m", [replica.url]), edge=edge) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/v1/generate"
+        async with websockets.connect(url) as stranger, websockets.connect(url) as other:
+            sending = asyncio.create_task(stranger.send(_unfinished([b" " * 100_000, b" " * 100_000])))
+            await until(lambda: gateway.parts.bodies.used_bytes > 200_000)
+            with contextlib.suppress(websockets.ConnectionClosed):
+                await other.send(" " * 200_000)
+            with pytest.raises(websockets.ConnectionClosed):
+                await other.recv()
+            assert other.close_code == 1013
+            sending.cancel()
+            await asyncio.wait({sending})
+        await until(lambda: gateway.parts.bodies.used_bytes == 0)
+
+
+async def _unfinished(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a message that does not end."""
+    for part in pieces:
+        yield part
+    await asyncio.Event().wait()
