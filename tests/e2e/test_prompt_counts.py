@@ -10,12 +10,14 @@ import httpx
 import pytest
 
 from inference.tokenising.bundle import decode_bundle
-from inference.tokenising.counter import PromptCounter
+from inference.tokenising.counter import PromptCounter, Recall
+from inference.tokenising.segments import SegmentMemory
 from tests.e2e.conftest import SMALL, TINY, Service
 from tests.e2e.installation import eventually
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "evals"
 SETS = ("gsm8k_test", "ifeval_en", "ifeval_ja", "mt_bench_question")
+MEMORY = SegmentMemory(1024 * 1024)
 CONTEXT = 2048  # installation.ENGINE_ARGS
 
 
@@ -61,8 +63,9 @@ def engine_counts(client: httpx.Client, model: str, body: dict[str, Any]) -> int
 def check(client: httpx.Client, model: str, counters: list[PromptCounter], body: dict[str, Any]) -> None:
     theirs = engine_counts(client, model, body)
     for counter in counters:
-        ours = counter.chat(body) if "messages" in body else sum(counter.prompts(body))
-        assert ours == theirs, f"{ours} here, {theirs} at the engine"
+        for recall in (None, Recall(MEMORY, b"salt"), Recall(MEMORY, b"salt")):
+            ours = counter.chat(body, memory=recall) if "messages" in body else sum(counter.prompts(body, memory=recall))
+            assert ours == theirs, f"{ours} here, {theirs} at the engine"
 
 
 def user(text: str) -> dict[str, Any]:

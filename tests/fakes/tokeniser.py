@@ -5,6 +5,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from inference.tokenising.bundle import TokeniserBundle
 from inference.tokenising.counter import PromptCounter
@@ -22,6 +23,15 @@ def byte_tokeniser() -> Tokenizer:
     vocabulary = {char: number for number, char in enumerate(sorted(ByteLevel.alphabet()))}
     made = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    made.add_special_tokens([AddedToken(mark, normalized=False) for mark in MARKS])
+    return made
+
+
+def merging_tokeniser(text: str) -> Tokenizer:
+    """Byte pairs learnt from a text, so that what stands beside a word counts."""
+    made = byte_tokeniser()
+    trainer = BpeTrainer(vocab_size=600, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    made.train_from_iterator([text] * 20, trainer)
     made.add_special_tokens([AddedToken(mark, normalized=False) for mark in MARKS])
     return made
 

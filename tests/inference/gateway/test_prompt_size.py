@@ -10,7 +10,6 @@ import pytest
 import websockets
 
 from inference.dispatch.dispatcher import Ask, Grant, LocalDispatcher
-from inference.gateway.count_cache import ENTRY_BYTES, CountCache, Counts, key_of
 from inference.gateway.prompt_size import CHAT_TOKENS, MESSAGE_TOKENS, TokeniserTunables
 from inference.tokenising.counter import PromptCounter
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
@@ -137,32 +136,11 @@ async def test_a_prompt_that_the_engine_cuts_is_counted_as_cut(
         assert asks[0].prompt_tokens_bound == CONTEXT - sent if kept != 100 else 100
 
 
-async def test_the_same_prompt_again_is_not_counted_again_but_for_another_tenant(replica: ScriptedReplica) -> None:
+async def test_what_was_counted_before_is_not_counted_again(replica: ScriptedReplica) -> None:
     async with serving(replica) as gateway:
         for _ in range(2):
             assert (await gateway.post(body=chat("a" * 2000, max_tokens=8))).status_code == 200
         assert (counted(gateway, "exact"), counted(gateway, "cached")) == (1, 1)
-    fields = {"messages": [{"role": "user", "content": "a"}]}
-    assert key_of(fields, tokeniser="d", salt="a") == key_of({**fields, "seed": 1}, tokeniser="d", salt="a")
-    for other in (
-        key_of(fields, tokeniser="d", salt="b"),
-        key_of(fields, tokeniser="e", salt="a"),
-        key_of({**fields, "tools": []}, tokeniser="d", salt="a"),
-        key_of({**fields, "add_generation_prompt": False}, tokeniser="d", salt="a"),
-    ):
-        assert other != key_of(fields, tokeniser="d", salt="a")
-
-
-def test_the_cache_keeps_the_newest_within_its_bytes() -> None:
-    cache = CountCache(3 * ENTRY_BYTES)
-    for number in range(4):
-        cache.put(bytes([number]), Counts(number, number))
-        cache.get(b"\x01")
-    assert len(cache) == 3
-    assert cache.get(b"\x00") is None and cache.get(b"\x01") == Counts(1, 1)
-    nothing = CountCache(0)
-    nothing.put(b"a", Counts(1, 1))
-    assert len(nothing) == 0
 
 
 # -- bounds
@@ -201,9 +179,9 @@ async def test_a_tokeniser_that_is_not_there_yet_fails_no_request(replica: Scrip
 
 
 class SlowCounter(PromptCounter):
-    def chat(self, fields: dict[str, Any], *, max_tokens: int | None = None) -> int:
+    def chat(self, *args: Any, **kwargs: Any) -> int:
         time.sleep(0.5)
-        return super().chat(fields, max_tokens=max_tokens)
+        return super().chat(*args, **kwargs)
 
 
 async def test_counting_that_takes_long_blocks_nothing_and_is_given_up(replica: ScriptedReplica) -> None:

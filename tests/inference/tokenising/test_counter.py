@@ -118,8 +118,3 @@ def test_a_text_that_cannot_fit_is_not_tokenised() -> None:
     with pytest.raises(PromptTooLong) as refused:
         counter.prompts({"prompt": "a" * (10 * longest + 1)}, max_tokens=10)
     assert refused.value.at_least_tokens == 11
-
-
-def test_a_template_that_tells_the_date_is_not_repeatable() -> None:
-    assert byte_counter().is_repeatable
-    assert not byte_counter(chat_template="{{ strftime_now('%Y') }}").is_repeatable
