@@ -243,11 +243,13 @@ def test_spans_reach_a_collector_before_the_process_ends() -> None:
     assert b"req_1" in body or body[:2] == b"\x1f\x8b"
 
 
-def test_the_library_is_loaded_only_where_it_is_used() -> None:
-    code = "import sys; import inference.gateway.app, inference.gateway.tracing; sys.exit('opentelemetry' in sys.modules)"
+def test_the_library_is_loaded_only_where_it_is_used(tmp_path: Path) -> None:
+    code = "import django, sys; django.setup(); import inference.wiring; print('opentelemetry' in sys.modules)"
     root = DOCS.parent
-    environment = {"PYTHONPATH": f"{root}:{root / 'platform'}", "PATH": "/usr/bin:/bin", "HEADWAY_HOME": "/nonexistent"}
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, env=environment).returncode == 0
+    environment = {"PYTHONPATH": f"{root}:{root / 'platform'}", "HEADWAY_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environment["DJANGO_SETTINGS_MODULE"] = "headway.settings_data_plane"
+    printed = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
+    assert printed.stdout == "False\n", printed.stderr
 
 
 def context_of(span: ReadableSpan) -> Any:
