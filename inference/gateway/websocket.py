@@ -25,6 +25,7 @@ from inference.gateway.answer import AnswerReader, Chunk
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.fields import SOCKET_MESSAGE
 from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
 from inference.gateway.outputs import encode
@@ -205,7 +206,8 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         except HeadwayError:
             self.parts.metrics.unauthenticated(ROUTE)
             raise
-        body = sent.get("request", sent if key is None else None)
+        is_bare = key is None and "request" not in sent
+        body = sent if is_bare else SOCKET_MESSAGE.take(sent, "")["request"]
         if not isinstance(body, dict):
             raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
         return self._principal, body

@@ -15,7 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headway.errors import ConfigurationError
 from inference.gateway.api_page import page
+from inference.gateway.cors import Cors
 from inference.gateway.openapi import document
 from inference.gateway.otel import OtelTracer
 from inference.gateway.parts import GatewayTunables
@@ -144,6 +146,12 @@ async def test_b93_any_origin_and_none(replica: ScriptedReplica) -> None:
         assert not [name for name in answer.headers if name.startswith("access-control")]
         preflight = {"origin": APP, "access-control-request-method": "POST"}
         assert (await gateway.http.options("/v1/models", headers=preflight)).status_code == 405
+
+
+@pytest.mark.parametrize("origin", ["https://app.example/", "app.example", "null", "https://", "https://a b"])
+def test_b93_what_is_no_origin_is_told_at_the_start(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match="HEADWAY_CORS_ORIGINS"):
+        Cors((origin,))
 
 
 # -- trace context
