@@ -167,6 +167,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self._refuse(BAD_HTTP)
             else:
                 self._stop_timers()
+                self._is_ending = True  # of this protocol: the connection is another's from here on
                 self.handle_websocket_upgrade()
             return
         # An offer (h2c) that need not be taken: the request is read again without it, since the parser has stopped.
