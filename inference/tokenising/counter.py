@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer
 
 from inference.tokenising.bundle import TokeniserBundle
@@ -69,8 +70,8 @@ class PromptCounter:
     """One version's; thread-safe. `fields` are those of a request as the gateway checked them."""
 
     def __init__(self, bundle: TokeniserBundle) -> None:
-        """Raises Uncountable("damaged"). Takes about 0.1 s and 30 MB for 50,000 tokens of vocabulary."""
-        self.bundle = bundle
+        """Raises Uncountable("damaged"). Takes about 0.2 s and 35 MB for 50,000 tokens of vocabulary."""
+        self.bundle = msgspec.structs.replace(bundle, tokenizer_json="")  # megabytes that are not needed any more
         try:
             self._tokeniser = Tokenizer.from_str(bundle.tokenizer_json)
         except Exception:  # noqa: BLE001  the library raises nothing narrower

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 # A 16-byte key, a small number and their places in the table.
 ENTRY_BYTES = 280
 # Shorter pieces are tokenised in less time than it takes to look for them.
@@ -51,16 +53,40 @@ def key_of(text: str, *, salt: bytes) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=salt).digest()
 
 
+class _Mark(msgspec.Struct):
+    content: str
+    special: bool = False
+    normalized: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+    @property
+    def reaches_out(self) -> bool:
+        """Does what it is depend on, or take from, the text beside it?"""
+        return self.lstrip or self.rstrip or self.single_word
+
+
+class _Described(msgspec.Struct):
+    """The small part of a tokenizer.json that is looked at here."""
+
+    added_tokens: list[_Mark] = []
+    pre_tokenizer: dict[str, Any] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Described)
+
+
 class Cutter:
     """Cuts a text at special tokens, each at the beginning of a piece."""
 
     def __init__(self, tokenizer_json: str) -> None:
-        described: dict[str, Any] = json.loads(tokenizer_json)
-        marks = [mark for mark in described.get("added_tokens") or [] if not mark.get("normalized", True)]
-        self._plain = {mark["content"] for mark in marks if mark.get("special") and not _reaches_out(mark)}
-        is_apt = bool(self._plain) and len(marks) <= MAX_MARKS and not _marks_beginnings(described.get("pre_tokenizer"))
+        described = _decoder.decode(tokenizer_json)
+        marks = [mark for mark in described.added_tokens if not mark.normalized]
+        self._plain = {mark.content for mark in marks if mark.special and not mark.reaches_out}
+        is_apt = bool(self._plain) and len(marks) <= MAX_MARKS and not _marks_beginnings(described.pre_tokenizer)
         # The longest first, as the library matches them; those that are not cut at must be seen all the same.
-        contents = sorted((mark["content"] for mark in marks), key=len, reverse=True)
+        contents = sorted((mark.content for mark in marks), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, contents))) if is_apt else None
 
     def cut(self, text: str) -> list[str]:
@@ -70,11 +96,6 @@ class Cutter:
         places = [match.start() for match in self._marks.finditer(text) if match[0] in self._plain and match.start()]
         bounds = [0, *places, len(text)]
         return [text[start:end] for start, end in pairwise(bounds)]
-
-
-def _reaches_out(mark: dict[str, Any]) -> bool:
-    """Does what it is depend on, or take from, the text beside it?"""
-    return bool(mark.get("lstrip") or mark.get("rstrip") or mark.get("single_word"))
 
 
 def _marks_beginnings(pre_tokenizer: Any) -> bool:
