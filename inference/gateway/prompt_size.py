@@ -8,11 +8,13 @@ for) a bound is taken, and the engine's own refusal stands. No request fails bec
 
 import asyncio
 import hashlib
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import structlog
 
 from headway import env
 from headway.clock import Clock
@@ -22,6 +24,8 @@ from inference.gateway.requests import GenerationRequest
 from inference.gateway.state import Serving
 from inference.tokenising.counter import PromptCounter, PromptTooLong, Recall, Uncountable, prompts_of
 from inference.tokenising.segments import SegmentMemory
+
+log = structlog.get_logger(__name__)
 
 # Up to here counting (a quarter of a millisecond) costs less than a thread's turn.
 INLINE_BYTES = 1024
@@ -97,6 +101,10 @@ class PromptSizer:
         except PromptTooLong as error:
             self._metrics.prompt_counted("too_long")
             raise _too_long(request, serving.context_tokens, f"more than {error.at_least_tokens - 1}") from None
+        except Exception as error:  # noqa: BLE001  a fault of ours must not fail the request; the error's text may hold its words
+            log.error("prompt_not_counted", error=type(error).__name__, at=_place_of(error))
+            self._metrics.prompt_counted("error")
+            return replace(request, prompt_tokens_bound=bound.total)
         self._metrics.prompt_counted(how, self._clock.monotonic_s() - started_s)
         return fitted(request, counts, serving.context_tokens)
 
@@ -106,7 +114,8 @@ class PromptSizer:
         if counter is None:
             raise Uncountable("not_loaded")
         max_tokens = None if "truncate_prompt_tokens" in request.fields else serving.context_tokens
-        if bound.total <= INLINE_BYTES:
+        # A client's variables may make a template do much for little.
+        if bound.total <= INLINE_BYTES and "chat_template_kwargs" not in request.fields:
             return count(counter, request, max_tokens, None), "exact"
         recall = Recall(self._memory, hashlib.blake2b(f"{serving.tokeniser} {salt}".encode(), digest_size=32).digest())
         loop = asyncio.get_running_loop()
@@ -116,6 +125,11 @@ class PromptSizer:
         except TimeoutError:
             raise Uncountable("timeout") from None
         return counts, "exact" if recall.num_made else "cached"
+
+
+def _place_of(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 def count(counter: PromptCounter, request: GenerationRequest, max_tokens: int | None, recall: Recall | None) -> Counts:

@@ -148,8 +148,7 @@ class PromptCounter:
         if max_tokens is not None and len(text) > max_tokens * self.bundle.max_chars_per_token:
             raise PromptTooLong(-(-len(text) // self.bundle.max_chars_per_token))
         if memory is None:
-            (encoding,) = self._tokeniser.encode_batch_fast([text], add_special_tokens=is_special)
-            return len(encoding)
+            return self._encoded([text], is_special=is_special)[0]
         added = self._tokeniser.num_special_tokens_to_add(False) if is_special else 0
         return added + self._count_by_pieces(text, memory)
 
@@ -158,11 +157,21 @@ class PromptCounter:
         keys = [memory.key(piece) if len(piece) >= MIN_CHARS else b"" for piece in pieces]
         known = memory.memory.recall(keys)
         missing = [number for number, count in enumerate(known) if count is None]
-        encodings = self._tokeniser.encode_batch_fast([pieces[number] for number in missing], add_special_tokens=False)
-        made = dict(zip(missing, map(len, encodings), strict=True))
+        made = dict(zip(missing, self._encoded([pieces[number] for number in missing], is_special=False), strict=True))
         memory.memory.keep({keys[number]: count for number, count in made.items() if keys[number]})
         memory.num_made += sum(1 for number in missing if keys[number])
         return sum(made.values()) + sum(count for count in known if count is not None)
+
+    def _encoded(self, texts: list[str], *, is_special: bool) -> list[int]:
+        """Raises Uncountable. The library raises nothing narrower, and where it panics not even an Exception."""
+        try:
+            return [len(encoding) for encoding in self._tokeniser.encode_batch_fast(texts, add_special_tokens=is_special)]
+        except Exception:  # noqa: BLE001
+            raise Uncountable("error") from None
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":
+                raise Uncountable("error") from None
+            raise
 
 
 def prompts_of(prompt: Any) -> list[str | list[int]]:

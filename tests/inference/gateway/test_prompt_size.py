@@ -184,6 +184,30 @@ class SlowCounter(PromptCounter):
         return super().chat(*args, **kwargs)
 
 
+class FaultyCounter(PromptCounter):
+    def chat(self, *args: Any, **kwargs: Any) -> int:
+        raise KeyError(str(args))
+
+
+@pytest.mark.parametrize("content", ["secret words", "secret words" * 200])
+async def test_a_fault_of_the_counting_fails_no_request_and_tells_no_words(
+    replica: ScriptedReplica, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    async with serving(replica, FaultyCounter(byte_bundle())) as gateway:
+        assert (await gateway.post(body=chat(content))).status_code == 200
+        assert counted(gateway, "error") == 1
+    assert "prompt_not_counted" in caplog.text and "secret" not in caplog.text + "".join(capsys.readouterr())
+
+
+async def test_a_client_cannot_make_a_template_hold_up_the_others(replica: ScriptedReplica) -> None:
+    """A small request with variables of its own is counted off the loop, too, and given up in time."""
+    slow = "{% for a in range(n) %}{% for b in range(n) %}{{ b }}{% endfor %}{% endfor %}"
+    tunables = TokeniserTunables(limit_s=0.1)
+    async with serving(replica, byte_counter(chat_template=slow), tokenising=tunables) as gateway:
+        assert (await gateway.post(body=chat("a", chat_template_kwargs={"n": 1000}))).status_code == 200
+        assert counted(gateway, "timeout") == 1
+
+
 async def test_counting_that_takes_long_blocks_nothing_and_is_given_up(replica: ScriptedReplica) -> None:
     tunables = TokeniserTunables(threads=1, limit_s=0.05)
     async with serving(replica, SlowCounter(byte_bundle()), tokenising=tunables) as gateway:

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from inference.tokenising.counter import PromptTooLong, Uncountable
+from inference.tokenising.counter import PromptTooLong, Recall, Uncountable
+from inference.tokenising.segments import SegmentMemory
 from tests.fakes.tokeniser import byte_counter, size_of_chat
 
 TOOL = {"type": "function", "function": {"parameters": {"type": "object"}, "name": "f"}}
@@ -118,3 +119,9 @@ def test_a_text_that_cannot_fit_is_not_tokenised() -> None:
     with pytest.raises(PromptTooLong) as refused:
         counter.prompts({"prompt": "a" * (10 * longest + 1)}, max_tokens=10)
     assert refused.value.at_least_tokens == 11
+
+
+def test_a_text_that_the_library_cannot_take_is_no_count() -> None:
+    for recall in (None, Recall(SegmentMemory(1000), b"s")):
+        with pytest.raises(Uncountable, match="error"):
+            byte_counter().prompts({"prompt": "\ud800"}, memory=recall)
