@@ -27,8 +27,7 @@ class Running:
         self.folder, self.told = folder, 0
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.parent = Parent(
-            processes=count,
-            listening=self.listening,
+            listening=[self.listening] * count,
             command=lambda place, listening, channel: [
                 sys.executable,
                 str(STUB),
