@@ -20,7 +20,7 @@ from inference.dispatch.share import Share
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.journal import Journal, JournalTunables
-from inference.gateway.listening import bind, raise_file_limit, shown_address
+from inference.gateway.listening import bind, bind_several, raise_file_limit, shown_address
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.processes import Parent, ProcessTunables
@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 FIRST_FEED_WAIT_S = 5.0
 SNAPSHOT_NAME = "gateway.snapshot"
 MAX_NODE_NAME_CHARS = 40
+# The loop takes Python's lock anew for each callback: with the default of 5 ms a thread that writes the ledger stalls it.
+THREAD_SWITCH_S = 0.0005
 
 
 def gateway_name(node: str) -> str:
@@ -80,8 +82,10 @@ def run_worker(*, share: Share, listening_fd: int, channel_fd: int, ready_within
 
 def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes: int, command: list[str]) -> int:
     """Be the parent of `processes` workers, each started as `command` with `--worker`; returns an exit code."""
-    bound, metrics, registry = bind(host, port), SummedMetrics(), CollectorRegistry()
-    bound.listen(BACKLOG)
+    several, metrics, registry = bind_several(host, port, processes), SummedMetrics(), CollectorRegistry()
+    for bound in several:
+        bound.listen(BACKLOG)
+    address = shown_address(several[0])
     registry.register(metrics)
     tunables = ProcessTunables.from_env(drain_s=GatewayTunables.from_env().drain_s)
     has_started = False
@@ -93,12 +97,11 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
     def on_listening() -> None:
         nonlocal has_started
         has_started = True
-        log.info("gateway_listening", address=shown_address(bound), processes=processes)
-        print(f"gateway: listening on http://{shown_address(bound)}", file=sys.stderr, flush=True)  # noqa: T201
+        log.info("gateway_listening", address=address, processes=processes)
+        print(f"gateway: listening on http://{address}", file=sys.stderr, flush=True)  # noqa: T201
 
     parent = Parent(
-        processes=processes,
-        listening=bound,
+        listening=several,
         command=worker_command,
         metrics=metrics,
         tunables=tunables,
@@ -116,6 +119,7 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
 def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLink | None, ready_within_s: float) -> None:
     """The end goes the other way round: requests, journal, feed."""
     raise_file_limit()
+    sys.setswitchinterval(THREAD_SWITCH_S)
     gateway = build_gateway(metrics, share)
     sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
     gateway.tokenisers.start()

@@ -22,7 +22,7 @@ SERVICES = [
     "tests/billing",
     "tests/inference",
 ]
-EDGES = [ENGINES, "tests/e2e", "tests/chaos"]
+EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos"]
 SMOKE = ["tests/smoke"]
 
 

@@ -30,7 +30,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    usage_source: str = "none"  # engine: final figures; partial: the last running figures; none: not known
+    usage_source: str = "none"  # engine: final figures; partial: running ones; counted: by us; none: not known
     queue_ms: int = 0
     ttft_ms: int | None = None
     total_ms: int = 0

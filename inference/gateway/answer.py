@@ -151,6 +151,11 @@ def _check_texts(holder: Chunk, names: tuple[str, ...], what: str) -> None:
             raise BadEvent(f"{name} of {what} is not a text")
 
 
+def _has_text(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    return bool(choice.get("text") or (isinstance(delta, dict) and delta.get("content")))
+
+
 class AnswerReader:
     """State of one attempt's answer.
 
@@ -222,7 +227,7 @@ class AnswerReader:
         if carries_output(choice):
             self.has_output = True
             reason = choice.get("finish_reason")
-            if not usage and (not reason or choice.get("text") or (choice.get("delta") or {}).get("content")):
+            if not usage and (not reason or _has_text(choice)):
                 self._num_unmetered += 1
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason

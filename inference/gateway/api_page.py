@@ -1,7 +1,15 @@
 """docs/api.md, made from fields.py, openapi.py and docs/api_choices.md. `manage.py api_documents --write` writes it."""
 
 from inference.gateway import json_body
-from inference.gateway.fields import CHAT, COMPLETIONS, MESSAGE, RESPONSE_FORMAT, STREAM_OPTIONS, USUAL_MAX_CHOICES
+from inference.gateway.fields import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGE,
+    RESPONSE_FORMAT,
+    SOCKET_MESSAGE,
+    STREAM_OPTIONS,
+    USUAL_MAX_CHOICES,
+)
 from inference.gateway.openapi import ERRORS, REQUEST_HEADERS, RESPONSE_HEADERS
 from inference.gateway.shapes import Fate, Field, Record
 
@@ -72,6 +80,7 @@ def page(choices: str) -> str:
         _fields("Fields of a text completion", COMPLETIONS, below=CHAT),
         f"Prompts times `n` may be at most {USUAL_MAX_CHOICES} (`HEADWAY_MAX_CHOICES`).\n",
         _STREAMS,
+        _nested("A message on the WebSocket", [SOCKET_MESSAGE]),
         _headers(),
         _errors(),
         "## Choices\n\nWhere the public faults of this field leave a choice (ids of the acceptance list), this is ours.\n\n"

@@ -141,7 +141,13 @@ def _engine_error(status: int, error: object, replica: ReplicaEntry, public_id: 
 def _connection_failure(error: UpstreamError) -> AttemptFailed:
     match error:
         case ConnectFailed():
-            refusal = _failed("The engine could not be reached.")
+            refusal = Refusal(
+                status=503,
+                message="The engine could not be reached. Retry.",
+                type="server_error",
+                code="model_unavailable",
+                retry_after_s=1.0,
+            )
             return AttemptFailed(ENGINE_ERROR, f"connect: {error}", refusal, blames_replica=True)
         case UpstreamTimeout():
             refusal = Refusal(

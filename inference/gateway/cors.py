@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from headway.errors import ConfigurationError
+
 Headers = list[tuple[bytes, bytes]]
 EXPOSED = (
     b"x-request-id, x-headway-queue-ms, x-headway-overhead-ms, x-headway-receipt, retry-after, x-should-retry, "
@@ -12,12 +14,16 @@ EXPOSED = (
 MAX_AGE_S = b"600"
 # Names of headers and commas, as a browser writes them; anything else is not repeated to it.
 _REQUESTED = re.compile(rb"[A-Za-z0-9_, -]{1,1024}")
+_ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
 
 class Cors:
-    """`origins`: as a browser names them (https://app.example), or "*" for any."""
+    """`origins`: as a browser names them (https://app.example), or "*" for any. Raises ConfigurationError."""
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigurationError(f"HEADWAY_CORS_ORIGINS: {origin!r} is no origin: write https://app.example")
         self._origins = frozenset(origin.encode("latin-1", "replace") for origin in origins)
         self.is_on = bool(self._origins)
 

@@ -72,6 +72,7 @@ class EdgeCycle(RequestResponseCycle):
                 await self.flow.drain()
         except TimeoutError:
             log.warning("client_cut_for_not_reading", after_s=stall_s)
+            self._protocol.parts.metrics.client_cut()
             self.disconnected = True
             self.transport.abort()
             self.message_event.set()

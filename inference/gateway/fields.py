@@ -290,6 +290,12 @@ COMPLETIONS = Record(
     _refused("messages", "Use /v1/chat/completions or /v1/generate."),
 )
 
+# A message on the WebSocket, but for a bare body and {"type": "cancel"}.
+SOCKET_MESSAGE = Record(
+    _ours("api_key", Text(256), "The key, if the handshake had none; it counts for all that follows."),
+    _ours("request", _ANY, "The body of POST /v1/generate.", is_required=True),
+)
+
 VLLM_ONLY = {
     "chat": frozenset(field.name for field in CHAT.fields if field.fate is Fate.VLLM_ONLY),
     "completions": frozenset(field.name for field in COMPLETIONS.fields if field.fate is Fate.VLLM_ONLY),

@@ -25,6 +25,24 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
+    """One socket a worker, all at the same address: the kernel spreads connections over them evenly, which it does not where
+    processes share one. Held by the parent, so that what waits in one outlives its worker. Raises ConfigurationError.
+    """
+    probe = bind(host, port)  # fails if someone else has the port, which sockets that may share it would not
+    address = probe.getsockname()
+    probe.close()
+    several = []
+    for _ in range(count):
+        bound = socket.socket(probe.family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
+        bound.setblocking(False)
+        several.append(bound)
+    return several
+
+
 def shown_address(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -52,6 +52,10 @@ class Metrics:
         self._refusals = Counter(
             "headway_unauthenticated_requests", "Requests refused for their credentials.", ["route"], registry=registry
         )
+        self._edge_refusals = Counter(
+            "headway_edge_refusals", "Connections refused before there was a request.", ["code"], registry=registry
+        )
+        self._clients_cut = Counter("headway_clients_cut", "Clients cut for not reading.", registry=registry)
         self._attempt_failures = Counter(
             "headway_attempt_failures", "Attempts on a replica that failed.", ["reason"], registry=registry
         )
@@ -82,11 +86,17 @@ class Metrics:
     def unauthenticated(self, route: str) -> None:
         self._refusals.labels(route).inc()
 
+    def refused_by_edge(self, code: str) -> None:
+        self._edge_refusals.labels(code).inc()
+
+    def client_cut(self) -> None:
+        self._clients_cut.inc()
+
     def attempt_failed(self, reason: str) -> None:
         self._attempt_failures.labels(reason).inc()
 
     def prompt_counted(self, how: str, took_s: float | None = None) -> None:
-        """`how`: exact, cached, too_long; or why a bound was taken: no_tokeniser, not_loaded, unsupported, template, ..."""
+        """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, template, ..."""
         self._prompt_counts.labels(how).inc()
         if took_s is not None:
             self._tokenise.observe(took_s)

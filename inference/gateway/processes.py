@@ -1,4 +1,4 @@
-"""The parent of several gateway processes: it owns the listening socket, and keeps one worker alive in each place.
+"""The parent of several gateway processes: it owns a listening socket a place, and keeps a worker alive in each.
 
     SIGTERM, SIGINT   drain all workers, then end (SIGINT again: kill them)
     SIGHUP            rolling restart: in each place in turn, start a new worker, wait until it is ready, drain the old one
@@ -74,19 +74,18 @@ class Place:
 
 
 class Parent:
-    """`command(place, listening_fd, channel_fd)` is what a worker is started with."""
+    """One place for each socket; `command(place, listening_fd, channel_fd)` is what a worker is started with."""
 
     def __init__(
         self,
         *,
-        processes: int,
-        listening: socket.socket,
+        listening: Sequence[socket.socket],
         command: Callable[[int, int, int], Sequence[str]],
         metrics: SummedMetrics,
         tunables: ProcessTunables,
         on_listening: Callable[[], None],
     ) -> None:
-        self._places = [Place() for _ in range(processes)]
+        self._places = [Place() for _ in listening]
         self._listening, self._command, self._metrics = listening, command, metrics
         self._tunables, self._on_listening = tunables, on_listening
         self._selector = selectors.DefaultSelector()
@@ -161,7 +160,8 @@ class Parent:
             # Not before: until the workers stop accepting, nobody is refused.
             for worker in self._workers:
                 self._stop(worker)
-            self._listening.close()
+            for listening in self._listening:
+                listening.close()
 
     def _stop(self, worker: Worker) -> None:
         worker.stop(self._tunables.drain_s + END_GRACE_S)
@@ -171,7 +171,7 @@ class Parent:
     def _start(self, place: int) -> Worker:
         ours, theirs = socket.socketpair()
         with theirs:
-            descriptors = (self._listening.fileno(), theirs.fileno())
+            descriptors = (self._listening[place].fileno(), theirs.fileno())
             process = subprocess.Popen([*self._command(place, *descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL)
         self._num_started += 1
         worker = Worker(self._num_started, place, process, ours)

@@ -7,20 +7,25 @@ for) a bound is taken, and the engine's own refusal stands. No request fails bec
 """
 
 import asyncio
+import hashlib
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import structlog
 
 from headway import env
 from headway.clock import Clock
-from inference.gateway.count_cache import CountCache, Counts, key_of
 from inference.gateway.metrics import Metrics
 from inference.gateway.openai_errors import BadRequest
 from inference.gateway.requests import GenerationRequest
 from inference.gateway.state import Serving
-from inference.tokenising.counter import PromptCounter, PromptTooLong, Uncountable, prompts_of
+from inference.tokenising.counter import PromptCounter, PromptTooLong, Recall, Uncountable, prompts_of
+from inference.tokenising.segments import SegmentMemory
+
+log = structlog.get_logger(__name__)
 
 # Up to here counting (a quarter of a millisecond) costs less than a thread's turn.
 INLINE_BYTES = 1024
@@ -42,7 +47,7 @@ class TokeniserTunables:
     limit_s: float = 2.0
     """How long a request waits for its count before a bound is taken instead."""
     cache_bytes: int = 4 * 1024 * 1024
-    """Memory for counts made before (hashes and numbers, about 320 bytes each)."""
+    """Memory for counts of pieces of prompts made before (hashes and numbers, about 280 bytes each)."""
 
     @classmethod
     def from_env(cls) -> "TokeniserTunables":
@@ -62,12 +67,19 @@ class ServingState(Protocol):
     def serving(self, model: str) -> Serving | None: ...
 
 
+class Counts(NamedTuple):
+    """Tokens of all prompts of a request, and of its longest."""
+
+    total: int
+    longest: int
+
+
 class PromptSizer:
     def __init__(
         self, state: ServingState, counters: Counters, metrics: Metrics, clock: Clock, tunables: TokeniserTunables
     ) -> None:
         self._state, self._counters, self._metrics, self._clock, self._tunables = state, counters, metrics, clock, tunables
-        self._cache = CountCache(tunables.cache_bytes)
+        self._memory = SegmentMemory(tunables.cache_bytes)
         self._threads = ThreadPoolExecutor(tunables.threads, thread_name_prefix="tokenise")
 
     def close(self) -> None:
@@ -89,6 +101,10 @@ class PromptSizer:
         except PromptTooLong as error:
             self._metrics.prompt_counted("too_long")
             raise _too_long(request, serving.context_tokens, f"more than {error.at_least_tokens - 1}") from None
+        except Exception as error:  # noqa: BLE001  a fault of ours must not fail the request; the error's text may hold its words
+            log.error("prompt_not_counted", error=type(error).__name__, at=_place_of(error))
+            self._metrics.prompt_counted("error")
+            return replace(request, prompt_tokens_bound=bound.total)
         self._metrics.prompt_counted(how, self._clock.monotonic_s() - started_s)
         return fitted(request, counts, serving.context_tokens)
 
@@ -98,29 +114,30 @@ class PromptSizer:
         if counter is None:
             raise Uncountable("not_loaded")
         max_tokens = None if "truncate_prompt_tokens" in request.fields else serving.context_tokens
-        if bound.total <= INLINE_BYTES:
-            return count(counter, request, max_tokens), "exact"
-        key = key_of(request.fields, tokeniser=serving.tokeniser, salt=salt) if counter.is_repeatable else b""
-        known = self._cache.get(key) if key else None
-        if known is not None:
-            return known, "cached"
+        # A client's variables may make a template do much for little.
+        if bound.total <= INLINE_BYTES and "chat_template_kwargs" not in request.fields:
+            return count(counter, request, max_tokens, None), "exact"
+        recall = Recall(self._memory, hashlib.blake2b(f"{serving.tokeniser} {salt}".encode(), digest_size=32).digest())
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._tunables.limit_s):
-                counts = await loop.run_in_executor(self._threads, count, counter, request, max_tokens)
+                counts = await loop.run_in_executor(self._threads, count, counter, request, max_tokens, recall)
         except TimeoutError:
             raise Uncountable("timeout") from None
-        if key:
-            self._cache.put(key, counts)
-        return counts, "exact"
+        return counts, "exact" if recall.num_made else "cached"
 
 
-def count(counter: PromptCounter, request: GenerationRequest, max_tokens: int | None) -> Counts:
+def _place_of(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
+
+
+def count(counter: PromptCounter, request: GenerationRequest, max_tokens: int | None, recall: Recall | None) -> Counts:
     """Raises Uncountable, PromptTooLong; off the event loop unless the prompt is small."""
     if request.api == "chat":
-        tokens = counter.chat(request.fields, max_tokens=max_tokens)
+        tokens = counter.chat(request.fields, max_tokens=max_tokens, memory=recall)
         return Counts(tokens, tokens)
-    numbers = counter.prompts(request.fields, max_tokens=max_tokens)
+    numbers = counter.prompts(request.fields, max_tokens=max_tokens, memory=recall)
     return Counts(sum(numbers), max(numbers))
 
 

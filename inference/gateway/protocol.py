@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import struct
 import termios
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
@@ -28,10 +28,14 @@ from inference.gateway.edge import (
     NO_TUNNEL,
     TOO_MANY_PIPELINED,
     URL_TOO_LONG,
-    EdgeTunables,
+    BodiesInFlight,
 )
 from inference.gateway.openai_errors import Refusal
 
+if TYPE_CHECKING:
+    from inference.gateway.parts import GatewayParts
+
+CLOSE_TRY_AGAIN = 1013
 HELD_BYTES = 64 * 1024
 LINGER_BYTES = 8 * 1024 * 1024
 IDLE_LOOK_S = 0.05
@@ -42,9 +46,9 @@ class _Refused(Exception):
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, edge: EdgeTunables, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, parts: "GatewayParts", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.edge = edge
+        self.parts, self.edge = parts, parts.edge
         self.is_draining = False
         self._running: EdgeCycle | None = None  # the one whose answer is next; `cycle` is the newest
         self._is_in_head, self._has_begun = True, False
@@ -63,6 +67,8 @@ class EdgeProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=self.edge.client_buffer_bytes)
         self._watch_head()
+        if self.parts.is_draining:  # accepted just before the listening socket was closed
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for cycle in [self._running, *(cycle for cycle, _ in self.pipeline)]:
@@ -162,6 +168,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self._refuse(BAD_HTTP)
             else:
                 self._stop_timers()
+                self._is_ending = True  # of this protocol: the connection is another's from here on
                 self.handle_websocket_upgrade()
             return
         # An offer (h2c, a websocket by POST) that need not be taken: the parser has stopped, and reads it again without.
@@ -195,6 +202,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _say_last_words(self) -> None:
         assert self._last_words is not None
+        self.parts.metrics.refused_by_edge(str(self._last_words.code))
         body = self._last_words.body()
         named = [*self._last_words.all_headers(), ("x-request-id", new_request_id())]
         headers = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named)
@@ -355,9 +363,29 @@ class EdgeSocketProtocol(WebSocketsSansIOProtocol):
     A client that does not read is cut as on HTTP.
     """
 
-    def __init__(self, *args: Any, edge: EdgeTunables, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, parts: "GatewayParts", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._edge = edge
+        self._parts = parts
+        self._arriving, self._arriving_bytes = parts.bodies.open(), 0
+
+    def data_received(self, data: bytes) -> None:
+        """A message counts while it arrives, like a body; the application counts it from there on."""
+        self._arriving_bytes += len(data)
+        try:
+            self._arriving.grow_to(self._arriving_bytes)
+        except BodiesInFlight:
+            self._parts.metrics.refused_by_edge(BodiesInFlight.code)
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": CLOSE_TRY_AGAIN})
+            self.conn.fail(CLOSE_TRY_AGAIN)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.transport.close()
+            return
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arriving.close()
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         if not self.handshake_complete or self.close_sent:
@@ -367,9 +395,10 @@ class EdgeSocketProtocol(WebSocketsSansIOProtocol):
         """Raises ClientDisconnected, also for what uvloop and uvicorn raise of a connection that is gone or closing."""
         if not self.writable.is_set():
             try:
-                async with asyncio.timeout(self._edge.client_stall_s):
+                async with asyncio.timeout(self._parts.edge.client_stall_s):
                     await self.writable.wait()
             except TimeoutError:
+                self._parts.metrics.client_cut()
                 self.transport.abort()
         if self.transport.is_closing():
             raise ClientDisconnected
@@ -390,7 +419,9 @@ class EdgeSocketProtocol(WebSocketsSansIOProtocol):
             super().handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """uvicorn logs a traceback for a text that is not UTF-8."""
+        """A message is whole. uvicorn logs a traceback for a text that is not UTF-8."""
+        self._arriving.close()
+        self._arriving_bytes = 0
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()

@@ -108,8 +108,8 @@ def _config(parts: GatewayParts) -> Config:
     return Config(
         build_app(parts),
         loop="uvloop",
-        http=cast(Any, partial(EdgeProtocol, edge=parts.edge)),
-        ws=cast(Any, partial(EdgeSocketProtocol, edge=parts.edge)),
+        http=cast(Any, partial(EdgeProtocol, parts=parts)),
+        ws=cast(Any, partial(EdgeSocketProtocol, parts=parts)),
         ws_max_size=parts.tunables.max_message_bytes,
         ws_per_message_deflate=False,
         lifespan="off",

@@ -43,6 +43,7 @@ class TokeniserStore:
         self._loading: dict[str, Future[PromptCounter]] = {}
         self._failed: set[str] = set()
         self._wanted: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
         self._has_changed = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="tokenisers", daemon=True)
@@ -58,9 +59,10 @@ class TokeniserStore:
     def want(self, digests: frozenset[str]) -> None:
         """From here on these are kept loaded, and no others."""
         if digests != self._wanted:
-            for digest in digests - self._loading.keys():
-                self._loading[digest] = Future()
-            self._wanted = digests
+            with self._lock:
+                for digest in digests - self._loading.keys():
+                    self._loading[digest] = Future()
+                self._wanted = digests
             self._has_changed.set()
 
     async def counter(self, digest: str) -> PromptCounter | None:
@@ -83,12 +85,17 @@ class TokeniserStore:
             for digest in self._missing():
                 if not self._is_stopping:
                     self._load(digest)
-            for digest in list(self._loading.keys() - self._wanted):
-                self._loading.pop(digest).cancel()
-                self._failed.discard(digest)
+            self._let_go()
 
     def _missing(self) -> list[str]:
-        return [digest for digest in self._wanted if not self._loading[digest].done()]
+        with self._lock:
+            return [digest for digest in self._wanted if not self._loading[digest].done()]
+
+    def _let_go(self) -> None:
+        with self._lock:
+            for digest in self._loading.keys() - self._wanted:
+                self._loading.pop(digest).cancel()
+                self._failed.discard(digest)
 
     def _load(self, digest: str) -> None:
         started_s = time.monotonic()
@@ -102,8 +109,7 @@ class TokeniserStore:
             return
         else:
             self._failed.discard(digest)
-            if not self._loading[digest].done():
-                self._loading[digest].set_result(counter)
+            self._loading[digest].set_result(counter)
             log.info("tokeniser_loaded", digest=digest, load_ms=round((time.monotonic() - started_s) * 1000))
             return
         if digest not in self._failed:

@@ -16,7 +16,6 @@ request leaves a record (`refused`), as a POST does.
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import structlog
@@ -28,6 +27,7 @@ from inference.gateway.answer import AnswerReader, Chunk
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.fields import SOCKET_MESSAGE
 from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
 from inference.gateway.outputs import encode
@@ -131,7 +131,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
                 continue
             principal = self._authenticate(sent)
             self.parts.check_journal()
-            refusal = await self._answer(principal, partial(self._read, sent, len(message)))
+            refusal = await self._answer(principal, sent, len(message))
             if refusal is not None:
                 await self._close(4000 + refusal.status)
                 return
@@ -151,12 +151,18 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         await self._close(CLOSE_RESTARTING if drained.is_set() else CLOSE_NO_REQUEST)
         return None
 
-    async def _answer(self, principal: Principal, read: Callable[[], GenerationRequest]) -> Refusal | None:
+    async def _answer(self, principal: Principal, sent: dict[str, Any] | HeadwayError, size_bytes: int) -> Refusal | None:
         request_id = new_request_id()
         REQUEST_ID.set(request_id)
         output = SocketOutput(self._send_text)
         trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
         exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
+        account = self.parts.bodies.open()
+
+        def read() -> GenerationRequest:
+            account.grow_to(size_bytes)
+            return self._read(sent, size_bytes)
+
         work = asyncio.create_task(exchange.run(read))
         try:
             await self._watch(work, exchange)
@@ -164,6 +170,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+            account.close()
         return output.refusal
 
     async def _watch(self, work: "asyncio.Task[None]", exchange: Exchange) -> None:
@@ -215,7 +222,8 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         """Raises BadRequest."""
         if isinstance(sent, HeadwayError):
             raise sent
-        body = sent.get("request", sent if sent.get("api_key") is None else None)
+        is_bare = sent.get("api_key") is None and "request" not in sent
+        body = sent if is_bare else SOCKET_MESSAGE.take(sent, "")["request"]
         if not isinstance(body, dict):
             raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
         tunables = self.parts.tunables

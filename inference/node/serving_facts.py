@@ -110,7 +110,7 @@ def _compared(
         kind: all(_ours(counter, sample) == count for sample, count in zip(samples, engine_counts[kind], strict=True))
         for kind, samples in _SAMPLES.items()
     }
-    return msgspec.structs.replace(counter.bundle, **shown)
+    return msgspec.structs.replace(bundle, content_format=content_format, **shown)
 
 
 def _ours(counter: PromptCounter, sample: dict[str, Any]) -> int | None:

@@ -13,7 +13,7 @@ import structlog
 
 from inference.engines.vllm import RenderingArgs, rendering_args
 from inference.node.child import ChildFailed, run_child
-from inference.node.weight_files import Staged, sha256_of, write_json
+from inference.node.weight_files import Staged, sha256_of
 from inference.node.weights import StagingTools
 from inference.services.node import Desired
 from inference.tokenising.bundle import TokeniserBundle
@@ -24,8 +24,8 @@ NAMES = ("tokenizer_json", "special_tokens", "chat_template", "tool_template", "
 
 
 def write_tokeniser(staged: Staged, engine_environment: str, tools: StagingTools) -> None:
-    """Once for these weights, this environment and this script. Raises Cancelled."""
-    target = _file(tools.folder, staged.digest, engine_environment)
+    """Once for weights, environment and script; what fails is tried again at the next staging. Raises Cancelled."""
+    target = tokeniser_file(tools.folder, staged.digest, engine_environment)
     if target.exists():
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,7 +37,6 @@ def write_tokeniser(staged: Staged, engine_environment: str, tools: StagingTools
         partial.replace(target)
     except (ChildFailed, OSError) as error:
         log.warning("tokeniser_unreadable", weights=staged.digest[:12], reason=str(error))
-        write_json(target, {"reason": str(error)})
     finally:
         partial.unlink(missing_ok=True)
 
@@ -48,7 +47,9 @@ def read_tokeniser(weights: Path, desired: Desired) -> TokeniserBundle | None:
     if arguments is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(_file(weights, desired.weights_digest, desired.engine_environment).read_bytes())
+        found: dict[str, Any] = json.loads(
+            tokeniser_file(weights, desired.weights_digest, desired.engine_environment).read_bytes()
+        )
         if "reason" in found:
             return None
         template = _template(arguments)
@@ -75,6 +76,6 @@ def _template(arguments: RenderingArgs) -> str | None:
     return Path(given).read_text()
 
 
-def _file(weights: Path, weights_digest: str, engine_environment: str) -> Path:
+def tokeniser_file(weights: Path, weights_digest: str, engine_environment: str) -> Path:
     key = f"{weights_digest} {engine_environment} {sha256_of(SCRIPT)}"
     return weights / "tokenisers" / (hashlib.sha256(key.encode()).hexdigest()[:32] + ".json")

@@ -5,15 +5,18 @@ templates write their own; completions: on). Speed and memory: see bench/README.
 """
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer
 
 from inference.tokenising.bundle import TokeniserBundle
 from inference.tokenising.chat_template import ChatTemplate, TemplateRefused, conversation_of
+from inference.tokenising.segments import MIN_CHARS, Cutter, SegmentMemory, key_of
 
 # `tokenizers` would start a thread pool of its own for batches of one; ours calls it from several threads.
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Arguments of transformers' apply_chat_template: a client who names one changes more than the template's variables.
 _NOT_VARIABLES = frozenset(
@@ -50,12 +53,25 @@ class PromptTooLong(Exception):
         self.at_least_tokens = at_least_tokens
 
 
+@dataclass
+class Recall:
+    """What one request may recall: only what the same tenant counted with the same tokeniser."""
+
+    memory: SegmentMemory
+    salt: bytes
+    num_made: int = 0
+    """Pieces worth keeping that were not known."""
+
+    def key(self, piece: str) -> bytes:
+        return key_of(piece, salt=self.salt)
+
+
 class PromptCounter:
     """One version's; thread-safe. `fields` are those of a request as the gateway checked them."""
 
     def __init__(self, bundle: TokeniserBundle) -> None:
-        """Raises Uncountable("damaged"). Takes about 0.1 s and 30 MB for 50,000 tokens of vocabulary."""
-        self.bundle = bundle
+        """Raises Uncountable("damaged"). Takes about 0.2 s and 35 MB for 50,000 tokens of vocabulary."""
+        self.bundle = msgspec.structs.replace(bundle, tokenizer_json="")  # megabytes that are not needed any more
         try:
             self._tokeniser = Tokenizer.from_str(bundle.tokenizer_json)
         except Exception:  # noqa: BLE001  the library raises nothing narrower
@@ -63,17 +79,15 @@ class PromptCounter:
         self._tokeniser.no_truncation()
         self._tokeniser.no_padding()
         self._template = _compiled(bundle.chat_template)
-        self.is_repeatable = not any(
-            "strftime_now" in (source or "") for source in (bundle.chat_template, bundle.tool_template)
-        )
-        """The same chat has the same count tomorrow: the template does not tell the date."""
         self._tool_template = _compiled(bundle.tool_template)
+        self._cutter = Cutter(bundle.tokenizer_json)
 
-    def chat(self, fields: dict[str, Any], *, max_tokens: int | None = None) -> int:
+    def chat(self, fields: dict[str, Any], *, max_tokens: int | None = None, memory: Recall | None = None) -> int:
         """Raises Uncountable; PromptTooLong where `max_tokens` is given and the text cannot fit."""
-        return self._count(self.render(fields), is_special=bool(fields.get("add_special_tokens")), max_tokens=max_tokens)
+        is_special = bool(fields.get("add_special_tokens"))
+        return self._count(self.render(fields), is_special=is_special, max_tokens=max_tokens, memory=memory)
 
-    def prompts(self, fields: dict[str, Any], *, max_tokens: int | None = None) -> list[int]:
+    def prompts(self, fields: dict[str, Any], *, max_tokens: int | None = None, memory: Recall | None = None) -> list[int]:
         """One count a prompt. Raises as `chat`."""
         if fields.get("suffix") is not None:
             raise Uncountable("unsupported")
@@ -85,7 +99,7 @@ class PromptCounter:
             elif not self.bundle.counts_prompts:
                 raise Uncountable("unsupported")
             else:
-                counts.append(self._count(prompt, is_special=is_special, max_tokens=max_tokens))
+                counts.append(self._count(prompt, is_special=is_special, max_tokens=max_tokens, memory=memory))
         return counts
 
     def render(self, fields: dict[str, Any]) -> str:
@@ -130,11 +144,34 @@ class PromptCounter:
         changes = {name: value for name, value in own.items() if value not in (None, "auto")}
         return {**self.bundle.special_tokens, **defaults, **changes}
 
-    def _count(self, text: str, *, is_special: bool, max_tokens: int | None) -> int:
+    def _count(self, text: str, *, is_special: bool, max_tokens: int | None, memory: Recall | None) -> int:
         if max_tokens is not None and len(text) > max_tokens * self.bundle.max_chars_per_token:
             raise PromptTooLong(-(-len(text) // self.bundle.max_chars_per_token))
-        (encoding,) = self._tokeniser.encode_batch_fast([text], add_special_tokens=is_special)
-        return len(encoding)
+        if memory is None:
+            return self._encoded([text], is_special=is_special)[0]
+        added = self._tokeniser.num_special_tokens_to_add(False) if is_special else 0
+        return added + self._count_by_pieces(text, memory)
+
+    def _count_by_pieces(self, text: str, memory: Recall) -> int:
+        pieces = self._cutter.cut(text)
+        keys = [memory.key(piece) if len(piece) >= MIN_CHARS else b"" for piece in pieces]
+        known = memory.memory.recall(keys)
+        missing = [number for number, count in enumerate(known) if count is None]
+        made = dict(zip(missing, self._encoded([pieces[number] for number in missing], is_special=False), strict=True))
+        memory.memory.keep({keys[number]: count for number, count in made.items() if keys[number]})
+        memory.num_made += sum(1 for number in missing if keys[number])
+        return sum(made.values()) + sum(count for count in known if count is not None)
+
+    def _encoded(self, texts: list[str], *, is_special: bool) -> list[int]:
+        """Raises Uncountable. The library raises nothing narrower, and where it panics not even an Exception."""
+        try:
+            return [len(encoding) for encoding in self._tokeniser.encode_batch_fast(texts, add_special_tokens=is_special)]
+        except Exception:  # noqa: BLE001
+            raise Uncountable("error") from None
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":
+                raise Uncountable("error") from None
+            raise
 
 
 def prompts_of(prompt: Any) -> list[str | list[int]]:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported, Usage, carries_output, read_usage
@@ -221,3 +223,25 @@ def test_b18_interleaved_tool_calls_are_put_together_by_index() -> None:
         {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}},
         {"id": "call_b", "type": "function", "function": {"name": "g", "arguments": '{"y":2}'}},
     ]
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": 5},
+        {"tool_calls": ["x"]},
+        {"tool_calls": [{"index": -1, "function": {}}]},
+        {"tool_calls": [{"index": 10**9, "function": {}}]},
+        {"tool_calls": [{"index": "0", "function": {}}]},
+        {"tool_calls": [{"index": 0, "function": "f"}]},
+    ],
+)
+def test_pieces_that_cannot_be_put_together_are_a_bad_event(delta: Any) -> None:
+    with pytest.raises(BadEvent):
+        folded(reader(), [chat_chunk(delta)])
+
+
+@pytest.mark.parametrize("delta", [{"content": 5}, {"tool_calls": [{"index": 0, "function": {"arguments": {"a": 1}}}]}])
+def test_a_text_of_another_kind_is_a_bad_event(delta: dict[str, Any]) -> None:
+    with pytest.raises(BadEvent):
+        folded(reader(), [chat_chunk(delta), chat_chunk({}, "stop")])

@@ -214,11 +214,13 @@ async def test_b29_an_error_as_the_first_event_is_a_true_status(
 async def test_b31_all_replicas_down_is_a_503_and_an_unknown_model_a_404(replica: ScriptedReplica) -> None:
     async with running_gateway(model_changes("m", [replica.url])) as gateway:
         await replica.stop()
-        down = await gateway.post()
+        calls = [await gateway.post(body=basic(stream=number % 2 == 0)) for number in range(4)]
         unknown = await gateway.post(body=basic(model="no-such-model"))
         listed = (await gateway.http.get("/v1/models", headers=gateway.auth)).json()
         await replica.start()
-    assert down.status_code in (502, 503)
+    for down in calls:
+        assert (down.status_code, down.json()["error"]["code"]) == (503, "model_unavailable")
+        assert int(down.headers["retry-after"]) >= 1
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     assert [model["id"] for model in listed["data"]] == ["m"]
 

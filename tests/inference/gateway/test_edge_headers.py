@@ -3,6 +3,10 @@
 import json
 import logging
 import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headway.errors import ConfigurationError
 from inference.gateway.api_page import page
+from inference.gateway.cors import Cors
 from inference.gateway.openapi import document
 from inference.gateway.otel import OtelTracer
 from inference.gateway.parts import GatewayTunables
@@ -142,6 +148,12 @@ async def test_b93_any_origin_and_none(replica: ScriptedReplica) -> None:
         assert (await gateway.http.options("/v1/models", headers=preflight)).status_code == 405
 
 
+@pytest.mark.parametrize("origin", ["https://app.example/", "app.example", "null", "https://", "https://a b"])
+def test_b93_what_is_no_origin_is_told_at_the_start(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match="HEADWAY_CORS_ORIGINS"):
+        Cors((origin,))
+
+
 # -- trace context
 
 
@@ -197,12 +209,55 @@ async def test_a_request_and_each_of_its_attempts_are_spans_without_its_text(rep
     assert request.parent is not None
     assert format(request.parent.span_id, "016x") == SPAN_ID
     assert all(span.parent is not None and span.parent.span_id == context_of(request).span_id for span in attempts)
-    assert attempts[0].status.description == "status 500"
+    assert attempts[0].status.description == "status 500 BadRequestError"
     assert request.attributes is not None
     assert (request.attributes["headway.end_state"], request.attributes["gen_ai.usage.output_tokens"]) == ("done", 3)
     told = second.requests[0].headers["traceparent"]
     assert told == f"00-{TRACE_ID}-{format(context_of(attempts[1]).span_id, '016x')}-01"
     assert secret not in "".join(span.to_json() for span in spans)
+
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert isinstance(self.server, CollectorServer)
+        self.server.received.append((self.path, self.headers["content-type"], body))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_arguments: object) -> None:
+        """Quiet."""
+
+
+class CollectorServer(HTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Collector)
+        self.received: list[tuple[str, str, bytes]] = []
+
+
+def test_spans_reach_a_collector_before_the_process_ends() -> None:
+    with CollectorServer() as collector:
+        thread = threading.Thread(target=collector.handle_request)
+        thread.start()
+        tracer = OtelTracer.to_endpoint(f"http://127.0.0.1:{collector.server_port}/v1/traces", gateway="g-1")
+        trace = tracer.request("/v1/generate", "req_1", [])
+        trace.attempt(1, "rep-0")
+        trace.end(end_state="done", status=200, model="m", completion_tokens=3)
+        tracer.close()
+        thread.join(10)
+    ((path, kind, body),) = collector.received
+    assert (path, kind) == ("/v1/traces", "application/x-protobuf")
+    assert b"req_1" in body or body[:2] == b"\x1f\x8b"
+
+
+def test_the_library_is_loaded_only_where_it_is_used(tmp_path: Path) -> None:
+    code = "import django, sys; django.setup(); import inference.wiring; print('opentelemetry' in sys.modules)"
+    root = DOCS.parent
+    environment = {"PYTHONPATH": f"{root}:{root / 'platform'}", "HEADWAY_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environment["DJANGO_SETTINGS_MODULE"] = "headway.settings_data_plane"
+    printed = subprocess.run([sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True)
+    assert printed.stdout == "False\n", printed.stderr
 
 
 def context_of(span: ReadableSpan) -> Any:

@@ -164,11 +164,13 @@ async def test_what_arrives_together_leaves_together(gateway: GatewayUnderTest, 
 async def test_b02_text_is_the_same_wherever_the_engines_bytes_are_cut(
     gateway: GatewayUnderTest, replica: ScriptedReplica
 ) -> None:
-    stream = b"".join(chat_events(["무엇을 ", "🙂", "é"]))
-    for offset in range(1, len(stream), 7):
-        replica.script(streamed([stream[:offset], 0.0, stream[offset:]]))
+    role, frame, *rest = chat_events(["무엇을 ", "🙂", "é"])
+    stream = b"".join([role, frame, *rest])
+    offsets = [*range(len(role), len(role) + len(frame)), *range(1, len(stream), 17)]
+    for offset in offsets:
+        replica.script(streamed([stream[:offset], 0.005, stream[offset:]]))
     expected = None
-    for _ in range(1, len(stream), 7):
+    for _ in offsets:
         answer = await gateway.post(body=basic(stream=True))
         lines = [{**chunk, "id": ""} for chunk in chunks(answer.text)]
         expected = expected or lines

@@ -394,8 +394,17 @@ async def test_b97_an_idle_connection_lives_as_long_as_it_should_and_no_longer(q
     assert EdgeTunables().idle_connection_s > 60, "load balancers close first"
 
 
-async def test_b98_an_answer_has_one_framing_and_its_length_is_true(gateway: GatewayUnderTest) -> None:
-    for body, framing in ((BASIC, "content-length"), (STREAM, "transfer-encoding"), (b"{", "content-length")):
+async def test_b98_an_answer_has_one_framing_and_its_length_is_true(
+    gateway: GatewayUnderTest, replica: ScriptedReplica
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    rewritten = json.dumps(basic(tools=[tool])).encode()  # the engine's own answer and length, with another id and model
+    for body, framing in (
+        (BASIC, "content-length"),
+        (STREAM, "transfer-encoding"),
+        (b"{", "content-length"),
+        (rewritten, "content-length"),
+    ):
         client = await raw(gateway, post(gateway, body, "connection: close"))
         _, headers = await client.head()
         assert {"content-length", "transfer-encoding"} & headers.keys() == {framing}
@@ -403,6 +412,7 @@ async def test_b98_an_answer_has_one_framing_and_its_length_is_true(gateway: Gat
         assert framing != "content-length" or len(rest) == int(headers["content-length"])
         assert framing != "transfer-encoding" or rest.endswith(b"0\r\n\r\n")
         await client.close()
+    assert "stream" not in replica.requests[-1].json or not replica.requests[-1].json["stream"]
 
 
 async def test_b101_many_large_bodies_on_reused_connections_get_a_status_each(replica: ScriptedReplica) -> None:
@@ -413,3 +423,72 @@ async def test_b101_many_large_bodies_on_reused_connections_get_a_status_each(re
             answers = await asyncio.gather(*(gateway.post(body=body) for _ in range(8)), gateway.post(body=b"x" * 2**21))
             assert {answer.status_code for answer in answers} <= {200, 413, 429}
             assert answers[-1].status_code == 413
+
+
+# -- a drain
+
+
+@pytest.fixture
+async def draining(replica: ScriptedReplica) -> AsyncIterator[GatewayUnderTest]:
+    edge = EdgeTunables(drain_idle_s=0.4)
+    async with running_gateway(model_changes("m", [replica.url]), edge=edge, tunables=GatewayTunables(drain_s=5.0)) as gateway:
+        yield gateway
+
+
+async def warm(gateway: GatewayUnderTest) -> RawClient:
+    client = await raw(gateway, b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n")
+    status, headers, _ = await client.answer()
+    assert status == 200
+    assert "connection" not in headers
+    return client
+
+
+async def test_b125_a_drain_answers_what_comes_over_warm_connections_and_closes_the_idle_ones(
+    draining: GatewayUnderTest,
+) -> None:
+    idle, busy, new = await warm(draining), await warm(draining), await raw(draining, b"")
+    await asyncio.sleep(0.05)
+    stopping = asyncio.create_task(draining.stop())
+    await until(lambda: draining.parts.is_draining)
+    for client in (busy, new):
+        client.writer.write(post(draining, BASIC))
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await asyncio.wait_for(client.reader.read(), 1.0) == b""
+    assert await asyncio.wait_for(idle.reader.read(), 2.0) == b""
+    await asyncio.wait_for(stopping, 3.0)
+    assert [record.end_state for record in draining.journal.closed] == ["done", "done"]
+
+
+async def test_b125_running_answers_end_their_connections_in_a_drain(
+    draining: GatewayUnderTest, replica: ScriptedReplica
+) -> None:
+    go = asyncio.Event()
+    replica.script(streamed([go, *chat_events()]), streamed([*chat_events()[:2], go, *chat_events()[2:]]))
+    folded = await raw(draining, post(draining, BASIC))
+    await replica.wait_for_request()
+    streaming = await raw(draining, post(draining, STREAM))
+    await streaming.read_until(b"Hel")
+    stopping = asyncio.create_task(draining.stop())
+    await until(lambda: draining.parts.is_draining)
+    await asyncio.sleep(0.6)
+    go.set()
+    status, headers, _ = await folded.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert await asyncio.wait_for(folded.reader.read(), 2.0) == b""
+    rest = await asyncio.wait_for(streaming.reader.read(), 2.0)
+    assert rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    await asyncio.wait_for(stopping, 3.0)
+
+
+async def test_a_request_that_is_half_sent_when_a_drain_begins_is_answered(draining: GatewayUnderTest) -> None:
+    whole = post(draining, BASIC)
+    client = await raw(draining, whole[:30])
+    await asyncio.sleep(0.05)
+    stopping = asyncio.create_task(draining.stop())
+    await until(lambda: draining.parts.is_draining)
+    await asyncio.sleep(0.6)
+    client.writer.write(whole[30:])
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    await asyncio.wait_for(stopping, 3.0)

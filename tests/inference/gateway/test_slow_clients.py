@@ -240,3 +240,98 @@ async def test_b14_a_drain_after_a_comment_ends_with_an_error_event(
     assert b'"gateway_stopping"' in rest
     assert (await talkative.only_record()).end_state == "cut_by_drain"
     await client.close()
+
+
+# -- memory of bodies
+
+
+async def test_b94_large_bodies_at_once_are_refused_and_memory_stays_flat(replica: ScriptedReplica) -> None:
+    async with running_gateway(model_changes("m", [replica.url]), edge=EdgeTunables(linger_s=0.3)) as gateway:
+        before, peak, is_over = rss_bytes(), 0, False
+
+        async def watch() -> None:
+            nonlocal peak
+            while not is_over:
+                peak = max(peak, rss_bytes())
+                await asyncio.sleep(0.02)
+
+        watching = asyncio.create_task(watch())
+        declared = [_large(gateway, key, is_chunked=False) for key in ("nobody", gateway.key) for _ in range(10)]
+        chunked = [_large(gateway, gateway.key, is_chunked=True) for _ in range(30)]
+        statuses = await asyncio.gather(*declared, *chunked)
+        is_over = True
+        await watching
+        assert statuses[:20] == [401] * 10 + [413] * 10
+        assert set(statuses[20:]) <= {413, 503}
+        assert peak - before < 100e6 + gateway.parts.edge.max_bodies_bytes
+        await until(lambda: gateway.parts.bodies.used_bytes == 0)
+        assert (await gateway.post()).status_code == 200
+
+
+async def _large(gateway: GatewayUnderTest, key: str, *, is_chunked: bool) -> int:
+    """Send 100 MB as fast as they are taken; the status of the answer."""
+    client = await RawClient.connect(gateway.port)
+    framing = "transfer-encoding: chunked" if is_chunked else "content-length: 100000000"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\n{framing}\r\n\r\n"
+    client.writer.write(head.encode())
+    answer = asyncio.create_task(client.head(20.0))
+    data = b" " * 65_536
+    with contextlib.suppress(ConnectionError, RuntimeError):
+        for _ in range(1526):
+            if answer.done() or client.writer.is_closing():
+                break
+            client.writer.write(b"10000\r\n" + data + b"\r\n" if is_chunked else data)
+            await client.writer.drain()
+            await asyncio.sleep(0)
+    status, headers = await answer
+    assert headers["connection"] == "close"
+    client.drop()
+    return status
+
+
+async def test_b95_many_prompts_of_legal_size_cost_a_stated_factor_and_others_are_served(replica: ScriptedReplica) -> None:
+    """The budget bounds how many are held; each may cost four times its size (received, decoded, encoded, written)."""
+    async with running_gateway(model_changes("m", [replica.url], max_in_flight=64)) as gateway:
+        body = json.dumps(basic(messages=[{"role": "user", "content": "a" * 8_000_000}])).encode()
+        before, peak, is_over = rss_bytes(), 0, False
+
+        async def watch() -> list[int]:
+            nonlocal peak
+            statuses = []
+            while not is_over:
+                peak = max(peak, rss_bytes())
+                statuses.append((await gateway.post()).status_code)
+            return statuses
+
+        watching = asyncio.create_task(watch())
+        answers = await asyncio.gather(*(gateway.post(body=body) for _ in range(40)))
+        is_over = True
+        assert set(await watching) == {200}
+        assert {answer.status_code for answer in answers} <= {200, 503}
+        assert any(answer.status_code == 200 for answer in answers)
+        budget = gateway.parts.edge.max_bodies_bytes
+        assert peak - before < 4 * budget + 40 * 2 * len(body), "of which the client and the engine, in this process, are part"
+
+
+async def test_b95_messages_of_websockets_count_while_they_arrive_key_or_none(replica: ScriptedReplica) -> None:
+    edge = EdgeTunables(max_bodies_bytes=300_000)
+    async with running_gateway(model_changes("m", [replica.url]), edge=edge) as gateway:
+        url = f"ws://127.0.0.1:{gateway.port}/v1/generate"
+        async with websockets.connect(url) as stranger, websockets.connect(url) as other:
+            sending = asyncio.create_task(stranger.send(_unfinished([b" " * 100_000, b" " * 100_000])))
+            await until(lambda: gateway.parts.bodies.used_bytes > 200_000)
+            with contextlib.suppress(websockets.ConnectionClosed):
+                await other.send(" " * 200_000)
+            with pytest.raises(websockets.ConnectionClosed):
+                await other.recv()
+            assert other.close_code == 1013
+            sending.cancel()
+            await asyncio.wait({sending})
+        await until(lambda: gateway.parts.bodies.used_bytes == 0)
+
+
+async def _unfinished(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a message that does not end."""
+    for part in pieces:
+        yield part
+    await asyncio.Event().wait()

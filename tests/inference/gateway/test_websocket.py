@@ -134,6 +134,28 @@ async def test_an_error_is_a_message_and_a_close_with_its_status(gateway: Gatewa
         assert await closed_with(socket) == code
 
 
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ('{"request":%s,"priority":"batch"}', "priority"),
+        ('{"request":null}', "request"),
+        ('{"request":[]}', "request"),
+        ('{"request":%s,"request":{}}', "request"),
+        ('{"request":{"model":"m","messages":[]}}', "messages"),
+        ('{"request":{"model":"m","prompt":"x","max_tokens":"8"}}', "max_tokens"),
+        ('{"request":{"model":"m","prompt":"x","cache_salt":"8"}}', "cache_salt"),
+        ('{"model":"m","prompt":"\\ud83d"}', None),
+    ],
+)
+async def test_x08_x09_x10_the_fields_of_a_message_are_those_of_the_description(
+    gateway: GatewayUnderTest, message: str, param: str | None
+) -> None:
+    async with socket_to(gateway, headers=gateway.auth) as socket:
+        await socket.send(message.replace("%s", json.dumps(ASK)))
+        assert (await receive(socket))["error"]["param"] == param
+        assert await closed_with(socket) == 4400
+
+
 async def test_a_failure_inside_an_answer_is_an_error_and_a_close(gateway: GatewayUnderTest, replica: ScriptedReplica) -> None:
     replica.script([EVENT_STREAM_HEAD, piece(b"".join(chat_events()[:2])), 0.05, CLOSE])
     async with socket_to(gateway, headers=gateway.auth) as socket:
