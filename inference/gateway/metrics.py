@@ -96,7 +96,8 @@ class Metrics:
         self._attempt_failures.labels(reason).inc()
 
     def prompt_counted(self, how: str, took_s: float | None = None) -> None:
-        """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, template, ..."""
+        """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, not_loaded,
+        unsupported, template, ..."""
         self._prompt_counts.labels(how).inc()
         if took_s is not None:
             self._tokenise.observe(took_s)

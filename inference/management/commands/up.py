@@ -1,5 +1,6 @@
 import signal
 import time
+from types import FrameType
 from typing import Any
 
 from django.conf import settings
@@ -12,6 +13,23 @@ from inference.services import demo
 from inference.services.readiness import wait_until_ready
 
 
+class Interrupts:
+    """Ctrl-C and `kill` alike raise KeyboardInterrupt. One that some callback swallowed is not forgotten: see `check`."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._seen = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self._seen:
+            raise KeyboardInterrupt
+
+
 class Command(HeadwayCommand):
     help = "Start everything on this machine with a demo tenant and two small models; `make up` calls it."
 
@@ -20,7 +38,7 @@ class Command(HeadwayCommand):
         parser.add_argument("--within", type=float, default=600.0, help="seconds to wait for the models (default 600)")
 
     def handle(self, *, attach: bool, within: float, json: bool, **_options: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops as cleanly as Ctrl-C
+        interrupts = Interrupts()
         supervision = Supervision(settings.HOME)
         is_ours = attach  # an `up` that found everything running leaves it running when it is interrupted
         try:
@@ -33,6 +51,7 @@ class Command(HeadwayCommand):
                 supervision.check_same_ports()
             made = demo.ensure_demo(home=settings.HOME, say=self.say)
             wait_until_ready(models=demo.wanted_models(), key=made.key, within_s=within, say=self.say)
+            interrupts.check()
             self.print_result(demo.welcome(made), made.as_dict(), as_json=json)
             while attach:
                 time.sleep(3600)
