@@ -40,7 +40,8 @@ log = structlog.get_logger(__name__)
 FIRST_FEED_WAIT_S = 5.0
 SNAPSHOT_NAME = "gateway.snapshot"
 MAX_NODE_NAME_CHARS = 40
-# The loop takes Python's lock anew for each callback: with the default of 5 ms a thread that writes the ledger stalls it.
+# The loop takes Python's lock anew for each callback, and may wait this long for it while the ledger's thread computes (5 ms
+# by default). Tried on 2,000 streams, one run before and after; what it costs per token event was not measured.
 THREAD_SWITCH_S = 0.0005
 
 
