@@ -155,11 +155,22 @@ async def until_counted(fleet: Fleet, count: int) -> None:
     raise AssertionError(f"{counted} of {count}")
 
 
+async def until_begun(fleet: Fleet, count: int) -> None:
+    """Of `count` requests since the start, each is known to a worker by now: it runs or has ended."""
+    begun = 0.0
+    for _ in range(200):
+        begun = await fleet.metric("headway_journal_open") + await fleet.metric("headway_requests_total{")
+        if begun >= count:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{begun} of {count} have begun")
+
+
 async def test_b54_after_sigterm_running_streams_end_and_all_are_in_the_ledger(fleet: Fleet) -> None:
     await fleet.start(2)
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True)) for _ in range(100)]
-        await asyncio.sleep(1.5)
+        await until_begun(fleet, 100)
         assert await asyncio.to_thread(fleet.installation.stop, "gateway") == 0
         await asyncio.gather(*running)
     assert fleet.seen == {"streamed": 100}, fleet.errors
@@ -174,7 +185,7 @@ async def test_b126_beyond_the_limit_streams_end_with_an_error_event_and_a_bill_
     await fleet.start(2)
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True, max_tokens=1000)) for _ in range(10)]
-        await asyncio.sleep(1.5)
+        await until_begun(fleet, 10)
         assert await asyncio.to_thread(fleet.installation.stop, "gateway") == 0
         await asyncio.gather(*running)
     assert fleet.seen == {"event gateway_stopping": 10}, fleet.errors
@@ -189,7 +200,7 @@ async def test_b54_a_killed_worker_is_replaced_its_requests_are_recorded_and_its
         await until_counted(fleet, 40)
         before = fleet.pids()
         running = [asyncio.create_task(fleet.ask(client, stream=True, max_tokens=1000)) for _ in range(20)]
-        await asyncio.sleep(1.0)
+        await until_begun(fleet, 60)
         victim = min(before)
         os.kill(victim, signal.SIGKILL)
         await until(lambda: len(fleet.pids()) == 2 and victim not in fleet.pids(), 30)
@@ -199,7 +210,12 @@ async def test_b54_a_killed_worker_is_replaced_its_requests_are_recorded_and_its
         await asyncio.gather(*running, return_exceptions=True)
     records = await fleet.usage(60)
     assert len(records) == 60
-    assert {record["end_state"] for record in records} <= {"done", "gateway_lost", "client_gone_after_first_token"}
+    assert {record["end_state"] for record in records} <= {
+        "done",
+        "gateway_lost",
+        "client_gone_before_first_token",
+        "client_gone_after_first_token",
+    }
     assert await fleet.metric("headway_gateway_process_restarts") == 1
 
 
