@@ -92,12 +92,10 @@ def answer_seeds() -> list[bytes]:
     return [answer + b"\0" * 20 for answer in ANSWERS]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="atheris has no wheels elsewhere")
 def test_the_reader_of_requests_stands_any_bytes(tmp_path: Path) -> None:
     fuzz("fuzz_requests", request_seeds(), tmp_path, runs=40_000, max_s=8)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="atheris has no wheels elsewhere")
 def test_the_readers_of_answers_stand_any_bytes(tmp_path: Path) -> None:
     fuzz("fuzz_answers", answer_seeds(), tmp_path, runs=40_000, max_s=8)
 
