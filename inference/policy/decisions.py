@@ -1,0 +1,270 @@
+"""The words of the policies: what the brain is asked, what it is told, what it answers. Plain values, nothing else.
+
+Times ending in `_s` are seconds of any one clock that does not go back. Tokens are the model's own. Money is integer
+micro-dollars. A request is known by its `id` for its whole life; a second attempt, or one resumed after it was parked,
+asks again under the same id.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class Tier(IntEnum):
+    """How urgent; the lower, the sooner. The name in lower case is what clients say."""
+
+    INTERACTIVE = 0
+    STANDARD = 1
+    BATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Micro-dollars per million tokens."""
+
+    input_micros: int = 0
+    cached_micros: int = 0
+    output_micros: int = 0
+
+    def amount_micros(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        """What these tokens cost, rounded up to a whole micro-dollar once, over their sum. Cached are among the prompt's."""
+        millionths = (
+            (prompt_tokens - cached_tokens) * self.input_micros
+            + cached_tokens * self.cached_micros
+            + completion_tokens * self.output_micros
+        )
+        return -(-millionths // 1_000_000)
+
+    def at_most_micros(self, *, prompt_tokens: int, completion_tokens: int) -> int:
+        """The most they can cost, however much of the prompt is cached."""
+        dearest = max(self.input_micros, self.cached_micros)
+        return -(-(prompt_tokens * dearest + completion_tokens * self.output_micros) // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that wants a replica."""
+
+    id: str
+    model: str
+    tenant: str
+    key: str
+    tier: Tier = Tier.STANDARD
+    prompt_tokens: int = 0
+    """Exact for managed versions, an upper bound for external ones."""
+    max_tokens: int = 0
+    """Output tokens it may make, over all choices; what is still left of them when it is resumed."""
+    may_shorten: bool = False
+    """The client named no max_tokens: the brain may grant fewer rather than refuse."""
+    price: TokenPrice = field(default_factory=TokenPrice)
+    blocks: tuple[int, ...] = ()
+    """Chained hashes of the prompt's token blocks under the tenant's salt, first block first, capped in depth."""
+    excluded: frozenset[str] = frozenset()
+    """Replicas it has tried."""
+    zone: str = ""
+    deadline_s: float | None = None
+    """When an answer must have begun; None: the pool's queue timeout."""
+    can_park: bool = False
+    """It may be taken off its replica for a more urgent one and go on later, at the exact token."""
+
+
+class Reason(StrEnum):
+    """Why: reaches the client's error, the log, the metric and the receipt unchanged."""
+
+    # Granted: why this replica.
+    PREFIX = "prefix"  # it holds the prompt's beginning
+    FASTEST = "fastest"  # the lowest predicted time to first token; nobody holds the prompt
+    SPILLED = "spilled"  # a holder of the prefix was too busy
+    PROBE = "probe"  # an ejected replica gets one request to show that it is well
+    LAST_RESORT = "last_resort"  # every replica it may use is ejected
+    # Waiting: what for.
+    ALL_BUSY = "all_busy"
+    NO_REPLICA = "no_replica"
+    CONCURRENCY = "concurrency"  # its tenant's, key's or model's requests at once
+    PARKED = "parked"
+    # Refused.
+    ALL_TRIED = "all_tried"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    DEADLINE = "deadline"  # the predicted wait is longer than it may wait
+    LIMIT = "limit"
+
+
+class LimitKind(StrEnum):
+    REQUESTS = "requests_per_minute"
+    INPUT_TOKENS = "input_tokens_per_minute"
+    OUTPUT_TOKENS = "output_tokens_per_minute"
+    CONCURRENCY = "concurrent_requests"
+    BUDGET = "monthly_budget"  # micro-dollars a calendar month of the tenant's time zone
+    BALANCE = "balance"  # micro-dollars left of what was paid in advance
+
+
+class ScopeKind(StrEnum):
+    TENANT = "tenant"
+    KEY = "key"
+    MODEL = "model"  # of one tenant
+
+
+class RetryKind(StrEnum):
+    EXACT = "exact"  # holds when nothing else of the scope is admitted meanwhile
+    ESTIMATE = "estimate"
+    NEVER = "never"  # this request can never fit: waiting does not help
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    kind: ScopeKind
+    id: str
+    """The tenant's id; the key's id; "<tenant id>/<public model id>"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    scope: Scope
+    kind: LimitKind
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHit:
+    """The limit that refuses, as it stood."""
+
+    limit: Limit
+    used: int
+    reserved: int
+    asked: int
+    retry_after_s: float | None
+    """None: never."""
+    retry_kind: RetryKind
+
+
+@dataclass(frozen=True, slots=True)
+class RateView:
+    """What x-ratelimit-* say: the tightest limit of each kind after this decision; None: there is no such limit."""
+
+    limit_requests: int | None = None
+    remaining_requests: int | None = None
+    reset_requests_s: float | None = None
+    """Until the whole limit is free again."""
+    limit_tokens: int | None = None
+    """Of input and output tokens, the one with the smaller part left."""
+    remaining_tokens: int | None = None
+    reset_tokens_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    id: str
+    replica: str
+    reason: Reason
+    tier: Tier
+    """After the plan's ceiling."""
+    max_tokens: int
+    waited_s: float
+    """In the queue since this ask; not the time before it was parked."""
+    predicted_ttft_s: float
+    predicted_cached_tokens: int
+    engine_priority: int
+    """For `--scheduling-policy priority`: lower is sooner."""
+    rates: RateView
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Not final: Granted or Refused follows."""
+
+    id: str
+    reason: Reason
+    position: int
+    """1: the next."""
+    predicted_wait_s: float
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing stays reserved."""
+
+    id: str
+    reason: Reason
+    retry_after_s: float | None
+    retry_kind: RetryKind
+    predicted_wait_s: float | None = None
+    hit: LimitHit | None = None
+    """For Reason.LIMIT."""
+    rates: RateView = field(default_factory=RateView)
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Abort this running request upstream; its owner then says `parked`, and it waits for a new grant."""
+
+    id: str
+    replica: str
+    for_id: str
+
+
+Decision = Granted | Queued | Refused | Park
+
+
+class Ending(StrEnum):
+    """How an attempt ended, as far as its replica goes."""
+
+    WELL = "well"  # the replica did its work
+    FAILED = "failed"  # the replica is to blame
+    NEUTRAL = "neutral"  # the client left, the request was bad, it was cut or parked: says nothing about the replica
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of the whole request so far: what settles its reservations."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    amount_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """A replica that is ready. A higher `epoch` is a new engine: what its forerunner did, and held, is forgotten."""
+
+    id: str
+    max_in_flight: int
+    epoch: int = 0
+    zone: str = ""
+    address: str = ""
+    kv_tokens: int = 0
+    """Tokens its KV cache holds; 0: not known."""
+    prefill_tokens_per_s: float = 0.0
+    """0: not known, learnt from what it does."""
+    is_draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateFrame:
+    """What an agent says of a replica twice a second; None: the engine does not tell."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_ratio: float | None = None
+    generated_tokens: int | None = None
+    iteration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierTargets:
+    """Of a pool, for one tier."""
+
+    ttft_s: float
+    inter_token_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTerms:
+    """What a tenant's plan and limits say."""
+
+    tenant: str
+    weight: float = 1.0
+    tier_ceiling: Tier = Tier.INTERACTIVE
+    limits: tuple[Limit, ...] = ()
+    """Of all scopes of this tenant: itself, its keys, its models."""
