@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django.db import transaction
 
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
+from billing.services.usage_rows import insert_new
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +57,9 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     """
     # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
     fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
-    rows = [UsageRecord(**fields[request_id]) for request_id in sorted(fields)]
+    rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
-        UsageRecord.objects.bulk_create(rows, ignore_conflicts=True)
+        insert_new(rows, recorded_at=datetime.now(UTC))
         found = dict(UsageRecord.objects.filter(request_id__in=fields).values_list("request_id", "end_state"))
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
@@ -76,6 +78,7 @@ def _fields(draft: UsageDraft) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(draft, name) for name in _DIRECT}
     for name, max_chars in _FOREIGN_TEXT_CHARS.items():
         fields[name] = fields[name].replace("\0", "\ufffd")[:max_chars]
+    fields["tenant_id"] = UUID(draft.tenant_id)
     fields["started_at"] = datetime.fromtimestamp(draft.started_at_s, UTC)
     fields["ended_at"] = datetime.fromtimestamp(draft.ended_at_s, UTC)
     return fields

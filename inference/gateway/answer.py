@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 Chunk = dict[str, Any]
+Piece = Chunk | bytes
+"""Of an answer on its way to the client: a chunk, or chunks as they are shown already (event_template.py)."""
 MAX_TOKENS = 2**31 - 1
 MAX_TOOL_CALLS = 1024
 
@@ -182,6 +184,7 @@ class AnswerReader:
         self._final_usage: object = None
         self._last: Chunk = {}
         self._num_unmetered = 0
+        self._short_usage = b""  # of the first choice's latest event, where that was not decoded
         self.has_output = False
         self.is_done = False
 
@@ -224,6 +227,7 @@ class AnswerReader:
         index: int = choice.get("index", 0)
         if usage:
             self._running[index] = usage
+            self._short_usage = b""
         if carries_output(choice):
             self.has_output = True
             reason = choice.get("finish_reason")
@@ -231,6 +235,21 @@ class AnswerReader:
                 self._num_unmetered += 1
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason
+
+    def took_tokens(self, num_events: int, usage: bytes) -> None:
+        """Token events of the only choice went the short way (event_template.py); `usage` is the latest one's, or empty."""
+        if usage:
+            self._short_usage = usage
+        else:
+            self._num_unmetered += num_events
+
+    def as_shown(self, chunk: Chunk) -> Chunk | None:
+        """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on usage."""
+        if self._wants_running_usage:
+            return None
+        shown = {**chunk, "id": self._response_id, "model": self._public_id}
+        shown.pop("usage", None)
+        return {**shown, "usage": None} if self._wants_usage else shown
 
     def _remember(self, chunk: Chunk) -> None:
         chunk["id"] = self._response_id
@@ -255,6 +274,8 @@ class AnswerReader:
         final = read_usage(self._final_usage) if self._final_usage else None
         if final is not None:
             return final
+        if self._short_usage:
+            self._running[0], self._short_usage = decode_object(self._short_usage), b""
         running = [usage for usage in map(read_usage, self._running.values()) if usage is not None]
         if not running:
             counted = self._num_unmetered

@@ -14,6 +14,7 @@ import structlog
 
 from billing.services.ledger import UsageDraft
 from headway.errors import HeadwayError, Unavailable
+from headway.logs import access
 from inference.dispatch.dispatcher import Ask, Grant
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
@@ -77,6 +78,7 @@ class Exchange:
         self._cut: Cut | None = None
         self._last_output_s = 0.0
         self._started_s = parts.clock.monotonic_s()
+        self._silent_since_s = self._started_s
         self._queued_s = 0.0
 
     def cut(self, reason: Cut) -> None:
@@ -106,14 +108,20 @@ class Exchange:
         finally:
             self._let_go()
             self.parts.running.discard(self)
+            if self._cut is not None and self._task is not None:
+                self._task.uncancel()
+            self._task = None
+
+    def is_due_comment(self, now_s: float) -> bool:
+        """A stream that was silent for `comment_s` gets a comment, and then another after as long again."""
+        if self.record.is_settled or not isinstance(self.output, EventStreamOutput):
+            return False
+        return now_s - self._silent_since_s >= self.parts.edge.comment_s
 
     async def keep_alive(self) -> None:
-        """Called after each `comment_s` of an unended request: a stream that was silent for as long gets a comment."""
-        output = self.output
-        if isinstance(output, EventStreamOutput) and not self.record.is_settled:
-            silent_s = self.parts.clock.monotonic_s() - self._last_output_s
-            if silent_s >= self.parts.edge.comment_s:
-                await output.keep_alive()
+        self._silent_since_s = self.parts.clock.monotonic_s()
+        if isinstance(self.output, EventStreamOutput):
+            await self.output.keep_alive()
 
     async def refuse(self, error: HeadwayError) -> None:
         """The request ended before it could be read."""
@@ -199,7 +207,7 @@ class Exchange:
             self.parts.metrics.first_output(self.record.ttft_ms / 1000)
         else:
             self.parts.metrics.further_output(now_s - self._last_output_s)
-        self._last_output_s = now_s
+        self._last_output_s = self._silent_since_s = now_s
 
     def done(self) -> None:
         """The answer is whole; its last event is sent after this."""
@@ -237,7 +245,8 @@ class Exchange:
 
     def _log(self, draft: UsageDraft, status: int) -> None:
         """The access log: one line a request, without a word of its text."""
-        log.info(
+        access(
+            __name__,
             "request_ended",
             route=draft.route,
             status=status,

@@ -17,6 +17,7 @@ from inference.policy.admission import PoolSnapshot
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 INTER_EVENT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TOKENISE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
+TOTAL_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -60,6 +61,12 @@ class Metrics:
             "headway_attempt_failures", "Attempts on a replica that failed.", ["reason"], registry=registry
         )
         self._tokens = Counter("headway_tokens", "Tokens of ended requests.", ["kind"], registry=registry)
+        self._prompt_tokens = self._tokens.labels("prompt")
+        self._cached_tokens = self._tokens.labels("cached")
+        self._completion_tokens = self._tokens.labels("completion")
+        # Looking a label up takes a lock and costs more than all else here.
+        self._ended: dict[tuple[str, int, str], Counter] = {}
+        self._total = CheapHistogram("headway_request_seconds", "From the request's head to its end.", TOTAL_BUCKETS_S)
         self._ttft = CheapHistogram("headway_ttft_seconds", "Time to the first output.", TTFT_BUCKETS_S)
         self._inter_event = CheapHistogram("headway_inter_event_seconds", "Time between outputs.", INTER_EVENT_BUCKETS_S)
         self._queue = CheapHistogram("headway_queue_seconds", "Time in the queue.", QUEUE_BUCKETS_S)
@@ -67,7 +74,7 @@ class Metrics:
             "headway_prompt_counts", "Prompts by how their tokens were counted before dispatch.", ["how"], registry=registry
         )
         self._tokenise = CheapHistogram("headway_tokenise_seconds", "Time to count a prompt's tokens.", TOKENISE_BUCKETS_S)
-        for histogram in (self._ttft, self._inter_event, self._queue, self._tokenise):
+        for histogram in (self._total, self._ttft, self._inter_event, self._queue, self._tokenise):
             registry.register(histogram)
         self._in_flight = Gauge("headway_in_flight", "Requests on a replica.", ["model", "replica"], registry=registry)
         self._queued = Gauge("headway_queued", "Requests waiting for a replica.", ["model"], registry=registry)
@@ -109,10 +116,15 @@ class Metrics:
         self._inter_event.observe(after_s)
 
     def request_ended(self, draft: UsageDraft, status: int) -> None:
-        self._requests.labels(draft.route, str(status), draft.end_state).inc()
-        self._tokens.labels("prompt").inc(draft.prompt_tokens)
-        self._tokens.labels("cached").inc(draft.cached_tokens)
-        self._tokens.labels("completion").inc(draft.completion_tokens)
+        end = (draft.route, status, draft.end_state)
+        ended = self._ended.get(end)
+        if ended is None:
+            ended = self._ended[end] = self._requests.labels(draft.route, str(status), draft.end_state)
+        ended.inc()
+        self._prompt_tokens.inc(draft.prompt_tokens)
+        self._cached_tokens.inc(draft.cached_tokens)
+        self._completion_tokens.inc(draft.completion_tokens)
+        self._total.observe(draft.total_ms / 1000)
         if draft.attempts:
             self._queue.observe(draft.queue_ms / 1000)
 

@@ -1,6 +1,5 @@
 """The consumers behind the paths of the data plane (which path leads where: app.py)."""
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headway.errors import HeadwayError
-from inference.gateway.consumer import ClientLeft, GatewayConsumer, run_watched
+from inference.gateway.consumer import ClientLeft, GatewayConsumer
 from inference.gateway.exchange import Cut, Exchange
 from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath, unknown_model
 from inference.gateway.openapi import document_bytes
@@ -59,15 +58,8 @@ class GenerateConsumer(GatewayConsumer):
             keys.settle(tenant_id, name, made_tokens=exchange.record.made_tokens, now_s=clock.monotonic_s())
 
     async def _run(self, exchange: Exchange) -> None:
-        work = asyncio.create_task(exchange.run(lambda: self._read(exchange)))
-        gone = asyncio.create_task(self.wait_for_disconnect())
-        await run_watched(
-            work,
-            gone,
-            lambda: exchange.cut(Cut.CLIENT_GONE),
-            silence_s=self.parts.edge.comment_s,
-            on_silence=exchange.keep_alive,
-        )
+        self.edge.on_gone(lambda: exchange.cut(Cut.CLIENT_GONE))
+        await exchange.run(lambda: self._read(exchange))
 
     def _read(self, exchange: Exchange) -> GenerationRequest:
         body, self._body = self._body, b""  # the request may run for minutes: its text need not be held twice

@@ -34,6 +34,7 @@ class GatewayServer(Server):
         super().__init__(config)
         self._parts, self._on_listening, self._link = parts, on_listening, link
         self._timer: asyncio.TimerHandle | None = None
+        self._comments: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,6 +56,7 @@ class GatewayServer(Server):
         if self._link is not None:
             await self._link.open(self._parent_is_gone)
         self._sample()
+        self._comments = asyncio.create_task(self._comment_silent_streams())
         self._on_listening()
 
     def _parent_is_gone(self) -> None:
@@ -71,6 +73,8 @@ class GatewayServer(Server):
         cut.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        if self._comments is not None:
+            self._comments.cancel()
         self._parts.upstream.close()
         if self._link is not None:
             await self._link.close()
@@ -78,6 +82,15 @@ class GatewayServer(Server):
     def _cut_all(self) -> None:
         for exchange in list(self._parts.running):
             exchange.cut(Cut.DRAIN)
+
+    async def _comment_silent_streams(self) -> None:
+        """One task for all streams: a timer for each would cost every request something."""
+        every_s = min(SAMPLE_METRICS_EVERY_S, self._parts.edge.comment_s / 4)
+        while True:
+            await asyncio.sleep(every_s)
+            now_s = self._parts.clock.monotonic_s()
+            for exchange in [running for running in self._parts.running if running.is_due_comment(now_s)]:
+                await exchange.keep_alive()
 
     def _sample(self) -> None:
         self._parts.sample_metrics()

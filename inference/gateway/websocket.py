@@ -23,7 +23,7 @@ from channels.consumer import AsyncConsumer
 
 from headway.errors import HeadwayError
 from headway.logs import REQUEST_ID, new_request_id
-from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.answer import AnswerReader, Chunk, Piece
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
@@ -56,15 +56,20 @@ class SocketOutput:
     def restart(self) -> None:
         pass
 
-    async def send_chunks(self, chunks: list[Chunk]) -> None:
-        messages = [encode(chunk) for chunk in chunks]
+    write_now = None
+
+    def show(self, chunk: Chunk) -> bytes:
+        raise AssertionError("a socket cannot write at once")
+
+    async def send_chunks(self, chunks: list[Piece]) -> None:
+        messages = _encoded(chunks)
         self.has_started = True
         for message in messages:
             await self._send_text(message)
 
-    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+    def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
-        return [*map(encode, [*chunks, usage_chunk] if usage_chunk else chunks), b"[DONE]"]
+        return [*_encoded([*chunks, usage_chunk] if usage_chunk else chunks), b"[DONE]"]
 
     def whole(self, answer: Chunk) -> list[bytes]:
         raise AssertionError("a socket takes no whole answer")
@@ -77,6 +82,11 @@ class SocketOutput:
     async def send_error(self, refusal: Refusal) -> None:
         self.refusal = refusal
         await self._send_text(refusal.body())
+
+
+def _encoded(chunks: list[Piece]) -> list[bytes]:
+    """Chunks only: an output that cannot write at once is given no others."""
+    return [chunk if isinstance(chunk, bytes) else encode(chunk) for chunk in chunks]
 
 
 class _Closed(Exception):
