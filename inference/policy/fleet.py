@@ -1,0 +1,282 @@
+"""The replicas of one pool: their slots, what they have to do, and who has least of it.
+
+A replica's prefill queue is the uncached prompt tokens of requests granted to it whose first token has not been seen,
+less what it must have worked off since. Replicas with room stand in buckets by load (on a log scale), so that the few
+least loaded are found, and a change of load is entered, at a cost that does not grow with the fleet. Equals take turns.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from math import log2
+
+from inference.policy.decisions import ReplicaSpec, StateFrame
+from inference.policy.pace import FadingRatio, FadingSum
+
+_LEVELS = 64
+_FULL = -1
+
+
+def level_of(load_s: float) -> int:
+    """Four buckets to a doubling from 4 ms up; the last one from 4 minutes."""
+    return min(_LEVELS - 1, int(4.0 * log2(1.0 + load_s / 0.004)))
+
+
+@dataclass(slots=True)
+class Running:
+    """A request on a replica."""
+
+    id: str
+    replica: "Replica"
+    begun_s: float
+    event: int
+    """Number of its beginning, against the replica's `judged_from`."""
+    incarnation: int
+    blocks: tuple[int, ...]
+    predicted_blocks: int
+    tells_cached: bool
+    """The engine's count of cached tokens will be about this attempt."""
+    prompt_tokens: int
+    has_first_token: bool = False
+    completion_tokens: int = 0
+    counted_tokens: int = 0
+    """Completion tokens at `reported_s`; the pace is measured from there."""
+    reported_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    id: str
+    spec: ReplicaSpec
+    prefill_rate: FadingRatio
+    inter_token: FadingRatio
+    work: FadingSum
+    """Prompt tokens it was given to prefill of late."""
+    is_ready: bool = True
+    incarnation: int = 0
+    """Changes with epoch and address: what began under another one says nothing about this one."""
+    batch_cap: int | None = None
+    running: dict[str, Running] = field(default_factory=dict)
+    pending: dict[str, int] = field(default_factory=dict)
+    """Prompt tokens to prefill by request, in the order of granting; until the first token."""
+    pending_tokens: int = 0
+    prefilled_tokens: float = 0.0
+    """Of the pending ones, by time alone."""
+    advanced_s: float = 0.0
+    busy_since_s: float = 0.0
+    """Since when what is pending has been worked on without a first token."""
+    completion_tokens: int = 0
+    prompt_tokens: int = 0
+    """Of the running requests."""
+    frame: StateFrame = field(default_factory=StateFrame)
+    frame_s: float = float("-inf")
+    # Where it stands in the fleet's indexes.
+    groups: tuple["Group", ...] = ()
+    level: int = _FULL
+    counted_cap: int = 0
+    counted_in_flight: int = 0
+
+    @property
+    def cap(self) -> int:
+        cap = self.spec.max_in_flight
+        return cap if self.batch_cap is None else min(self.batch_cap, cap)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.running)
+
+    @property
+    def is_usable(self) -> bool:
+        """Ready, and may get something new."""
+        return self.is_ready and not self.spec.is_draining
+
+    def has_room(self) -> bool:
+        return len(self.running) < self.cap
+
+    def queued_tokens(self, rate: float, report_delay_s: float, now_s: float) -> float:
+        """Prompt tokens still to be prefilled.
+
+        Time alone can only have worked off the first request in the queue and what one report may be late for:
+        a replica that is stuck does not look free.
+        """
+        if not self.pending:
+            return 0.0
+        done = self.prefilled_tokens + rate * (now_s - self.advanced_s)
+        most = next(iter(self.pending.values())) + rate * report_delay_s
+        return max(0.0, self.pending_tokens - min(done, most))
+
+    def add_pending(self, request: str, tokens: int, rate: float, now_s: float) -> None:
+        if self.pending:
+            self.prefilled_tokens += rate * (now_s - self.advanced_s)
+        else:
+            self.prefilled_tokens, self.busy_since_s = 0.0, now_s
+        self.advanced_s = now_s
+        self.pending[request] = tokens
+        self.pending_tokens += tokens
+
+    def drop_pending(self, request: str, rate: float, now_s: float) -> tuple[int, float]:
+        """The first token has come, or it has ended: its tokens, and the seconds of work since the last such time."""
+        tokens = self.pending.pop(request, None)
+        if tokens is None:
+            return 0, 0.0
+        self.pending_tokens -= tokens
+        done = self.prefilled_tokens + rate * (now_s - self.advanced_s) - tokens
+        self.prefilled_tokens = max(0.0, min(done, self.pending_tokens))
+        self.advanced_s = now_s
+        busy_s, self.busy_since_s = now_s - self.busy_since_s, now_s
+        return tokens, busy_s
+
+
+class Group:
+    """Replicas that are equals in one respect (well, of a zone; ejected), by load."""
+
+    __slots__ = ("_buckets", "_filled", "capacity", "in_flight", "num_members", "num_with_room")
+
+    def __init__(self) -> None:
+        self._buckets: list[dict[Replica, None]] = [{} for _ in range(_LEVELS)]
+        self._filled = 0  # bit n: bucket n is not empty
+        self.num_members = self.num_with_room = self.in_flight = self.capacity = 0
+
+    def take(self, replica: Replica) -> None:
+        self.num_members += 1
+        self.in_flight += replica.counted_in_flight
+        self.capacity += replica.counted_cap
+        if replica.level != _FULL:
+            self.num_with_room += 1
+            self._buckets[replica.level][replica] = None
+            self._filled |= 1 << replica.level
+
+    def drop(self, replica: Replica) -> None:
+        self.num_members -= 1
+        self.in_flight -= replica.counted_in_flight
+        self.capacity -= replica.counted_cap
+        if replica.level != _FULL:
+            self.num_with_room -= 1
+            bucket = self._buckets[replica.level]
+            del bucket[replica]
+            if not bucket:
+                self._filled &= ~(1 << replica.level)
+
+    def least_loaded(self, limit: int) -> list[Replica]:
+        """At most so many, with room; those that have stood in a bucket longest come first."""
+        found: list[Replica] = []
+        filled = self._filled
+        while filled and len(found) < limit:
+            lowest = filled & -filled
+            found.extend(islice(self._buckets[lowest.bit_length() - 1], limit - len(found)))
+            filled ^= lowest
+        return found
+
+    def members_with_room(self) -> Iterator[Replica]:
+        for bucket in self._buckets:
+            yield from bucket
+
+    def mean_share(self, more: int) -> float:
+        """Of its slots in use, with so many requests more."""
+        return (self.in_flight + more) / self.capacity if self.capacity else 0.0
+
+
+class Fleet:
+    """The replicas, and the groups they stand in: all that are well, those of a zone that are well, the ejected."""
+
+    def __init__(self, *, fade_s: float, pace_fade_s: float) -> None:
+        self._fade_s = fade_s
+        self._pace_fade_s = pace_fade_s
+        self.replicas: dict[str, Replica] = {}
+        """With those that have gone and on which something runs still."""
+        self.running: dict[str, Running] = {}
+        self.well = Group()
+        self.ejected = Group()
+        self.zones: dict[str, Group] = {}
+        self.usable: set[str] = set()
+        self._ejected_groups = (self.ejected,)
+
+    def update(self, spec: ReplicaSpec) -> tuple[Replica, bool]:
+        """A replica as it is now, and whether it is another engine than before; its requests run on. Then `place` it."""
+        replica = self.replicas.get(spec.id)
+        if replica is None:
+            replica = self.replicas[spec.id] = self._new(spec)
+            return replica, True
+        was = replica.spec
+        is_another = not replica.is_ready or was.epoch != spec.epoch or was.address != spec.address
+        if is_another:
+            fresh = self._new(spec)
+            replica.prefill_rate, replica.inter_token, replica.work = fresh.prefill_rate, fresh.inter_token, fresh.work
+            replica.frame, replica.frame_s = fresh.frame, fresh.frame_s
+            replica.incarnation += 1
+        replica.spec, replica.is_ready = spec, True
+        return replica, is_another
+
+    def missing(self, wanted: Iterable[str]) -> list[Replica]:
+        """The ready ones that are not among these."""
+        names = set(wanted)
+        return [replica for replica in self.replicas.values() if replica.is_ready and replica.id not in names]
+
+    def place(self, replica: Replica, *, load_s: float, is_ejected: bool) -> None:
+        """Enter what has changed into the indexes: the only way in, out and about. Costs the same for any fleet."""
+        for group in replica.groups:
+            group.drop(replica)
+        if not replica.is_usable:
+            replica.groups = ()
+            self.usable.discard(replica.id)
+            return
+        self.usable.add(replica.id)
+        cap, in_flight = replica.cap, len(replica.running)
+        replica.counted_cap, replica.counted_in_flight = cap, in_flight
+        replica.level = level_of(load_s) if in_flight < cap else _FULL
+        replica.groups = self._ejected_groups if is_ejected else (self.well, self._zone(replica.spec.zone))
+        for group in replica.groups:
+            group.take(replica)
+
+    def start(self, running: Running) -> None:
+        assert running.id not in self.running, "a request runs once"
+        self.running[running.id] = running
+        replica = running.replica
+        replica.running[running.id] = running
+        replica.prompt_tokens += running.prompt_tokens
+
+    def stop(self, running: Running) -> None:
+        """Then `place` its replica; one that has gone is forgotten with its last request."""
+        replica = running.replica
+        del self.running[running.id], replica.running[running.id]
+        replica.prompt_tokens -= running.prompt_tokens
+        replica.completion_tokens -= running.completion_tokens
+        self.drop_if_gone(replica)
+
+    def drop_if_gone(self, replica: Replica) -> None:
+        if not replica.is_ready and not replica.running:
+            del self.replicas[replica.id]
+
+    def _zone(self, name: str) -> Group:
+        group = self.zones.get(name)
+        if group is None:
+            group = self.zones[name] = Group()
+        return group
+
+    def _new(self, spec: ReplicaSpec) -> Replica:
+        return Replica(
+            id=spec.id,
+            spec=spec,
+            prefill_rate=FadingRatio(self._fade_s),
+            inter_token=FadingRatio(self._pace_fade_s),
+            work=FadingSum(self._fade_s),
+        )
+
+    def check_invariants(self) -> None:
+        for replica in self.replicas.values():
+            mine = {name for name, running in self.running.items() if running.replica is replica}
+            assert mine == set(replica.running), "a slot leaked"
+            assert replica.is_ready or mine, "a replica that has gone is forgotten with its last request"
+            assert replica.pending.keys() <= replica.running.keys()
+            assert replica.pending_tokens == sum(replica.pending.values())
+            assert replica.prompt_tokens == sum(running.prompt_tokens for running in replica.running.values())
+            assert replica.completion_tokens == sum(running.completion_tokens for running in replica.running.values())
+            assert bool(replica.groups) == replica.is_usable == (replica.id in self.usable)
+        assert all(self.replicas.get(running.replica.id) is running.replica for running in self.running.values())
+        for group in (self.well, self.ejected, *self.zones.values()):
+            members = [replica for replica in self.replicas.values() if group in replica.groups]
+            with_room = {replica for replica in members if replica.has_room()}
+            assert with_room == set(group.members_with_room()) == set(group.least_loaded(len(self.replicas)))
+            assert group.num_members == len(members) and group.num_with_room == len(with_room)
+            assert group.in_flight == sum(replica.in_flight for replica in members)
+            assert group.capacity == sum(replica.cap for replica in members)

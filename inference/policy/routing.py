@@ -1,0 +1,491 @@
+"""Which replica serves a request: the one that is predicted to give its first token soonest, on a short list.
+
+    predicted TTFT = overhead + (prefill queue + own uncached prompt tokens) / prefill rate
+
+The list: the few replicas that hold most of the prompt's beginning, and the few least loaded; so a decision costs the
+same for ten replicas and for a thousand. What is cached makes a replica that holds the prompt faster, so requests stick
+to it until its queue outweighs that; beyond `max_imbalance` times the mean load of its zone it is passed over in any
+case. The prefill rate is the one calibrated number per replica, learnt from first tokens, leaning on its pool's.
+
+Sources: cache-aware routing by predicted TTFT is Mooncake's (Qin et al., 2024, algorithm 1); the bound on imbalance that
+of consistent hashing with bounded loads (Mirrokni et al., 2018).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from inference.policy.decisions import Ask, Ending, Reason, ReplicaSpec, StateFrame, Usage
+from inference.policy.fleet import Fleet, Replica, Running
+from inference.policy.health import Health, HealthTunables
+from inference.policy.pace import FadingRatio
+from inference.policy.prefix import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTunables:
+    health: HealthTunables = field(default_factory=HealthTunables)
+    num_candidates: int = 8
+    """Of holders, and of least loaded: a decision looks at twice as many at most."""
+    block_tokens: int = 128
+    """Tokens of one block of `Ask.blocks`; not the engine's block size, but a multiple of it."""
+    max_depth_blocks: int = 256
+    """Of a prompt, looked at; what comes after counts as uncached."""
+    max_index_blocks: int = 500_000
+    """(block, replica) pairs of a pool, about 250 bytes each."""
+    unknown_cache_tokens: int = 65_536
+    """For a replica that does not say how many tokens its cache holds."""
+    prefill_tokens_per_s: float = 8_000.0
+    """Until a first token has been seen."""
+    prior_busy_s: float = 2.0
+    """How many seconds of work of its own a replica needs to be believed as much as its pool's rate."""
+    fade_s: float = 60.0
+    """Over which rates and recent work are averaged."""
+    pace_fade_s: float = 5.0
+    """Over which the inter-token latency is averaged: short, for the batch cap follows it."""
+    overhead_s: float = 0.02
+    """Of a first token, whatever the prompt: network, scheduling, one step."""
+    report_delay_s: float = 0.25
+    """How late a first token may be reported."""
+    max_imbalance: float = 1.3
+    """A replica with more than so many times its zone's mean share of slots in use gets nothing for its cache's sake."""
+    imbalance_slack: float = 2.0
+    """Requests it may have in any case: one or two are no imbalance."""
+    balance_s: float = 0.2
+    """What a full batch adds to the score: decoding slows down with it, and so does prefilling."""
+    spread_s: float = 0.05
+    """What being busy prefilling all of the last minute adds to the score: new prefixes go where there was least work."""
+    zone_penalty_s: float = 1.0
+    """How much sooner the first token must come from another zone."""
+    full_kv_ratio: float = 0.9
+    """KV use from which an engine is about to preempt."""
+    full_kv_s: float = 2.0
+    """What a full KV cache adds to the score."""
+    frame_lasts_s: float = 5.0
+    """An older state frame is as good as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    replica: str
+    reason: Reason
+    predicted_ttft_s: float
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    in_flight: int
+    cap: int
+    queued_prefill_tokens: float
+    prefill_tokens_per_s: float
+    inter_token_s: float | None
+    cached_blocks: int
+    is_usable: bool
+    is_ejected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSnapshot:
+    in_flight: int
+    capacity: int
+    replicas: dict[str, ReplicaView]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    replica: Replica
+    depth: int
+    ttft_s: float
+    cached_tokens: int
+    score: float
+
+
+class Router:
+    def __init__(self, tunables: RoutingTunables) -> None:
+        self._tunables = tunables
+        self._health = Health(tunables.health)
+        self._prefix = PrefixIndex(max_blocks=tunables.max_index_blocks, max_depth=tunables.max_depth_blocks)
+        self._fleet = Fleet(fade_s=tunables.fade_s, pace_fade_s=tunables.pace_fade_s)
+        self._pool_rate = FadingRatio(tunables.fade_s)
+        self._mean_running_s = 1.0
+        self._events = 0
+
+    # Who there is
+
+    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> None:
+        """These, and no others, are ready now. What runs goes on and stays counted, whatever changes."""
+        wanted = {spec.id: spec for spec in specs}
+        for replica in self._fleet.missing(wanted):
+            replica.is_ready = False
+            self._prefix.forget(replica.id)
+            self._place(replica)
+            if not replica.running:
+                self._health.forget(replica.id)
+            self._fleet.drop_if_gone(replica)
+        for spec in wanted.values():
+            self._update(spec)
+
+    def set_cap(self, replica: str, cap: int) -> None:
+        """At most so many at once, within the replica's own bound; what runs already runs on. Unknown: no error."""
+        known = self._fleet.replicas.get(replica)
+        if known is not None and known.batch_cap != cap:
+            known.batch_cap = max(1, cap)
+            self._place(known)
+
+    def cap_of(self, replica: str) -> int:
+        """0: no such replica."""
+        known = self._fleet.replicas.get(replica)
+        return known.cap if known else 0
+
+    def frame(self, replica: str, frame: StateFrame, now_s: float) -> None:
+        """What its agent says; of an unknown replica it is no error."""
+        known = self._fleet.replicas.get(replica)
+        if known is not None:
+            known.frame, known.frame_s = frame, now_s
+
+    # What to do with an asker
+
+    def has_room(self, now_s: float) -> bool:
+        """Somewhere, for someone: `choose` may still say None to one who has tried the replicas that have it."""
+        if self._fleet.well.num_with_room:
+            return True
+        if not self._fleet.well.num_members:
+            return self._fleet.ejected.num_with_room > 0
+        return self._due_probe(frozenset(), now_s) is not None
+
+    def hopeless(self, ask: Ask) -> Reason | None:
+        """Why waiting would be in vain, as things stand; or None."""
+        if not self._fleet.usable:
+            return Reason.NO_REPLICA
+        return Reason.ALL_TRIED if self._fleet.usable <= ask.excluded else None
+
+    def choose(self, ask: Ask, now_s: float) -> Choice | None:
+        """None: no room on any that it may use. Changes nothing; `begin` does."""
+        due = self._due_probe(ask.excluded, now_s)
+        if due is not None:
+            return self._chosen(self._candidate(due, ask, self._prefix.depth_on(due.id, ask.blocks), now_s), Reason.PROBE)
+        if not self._has_well(ask.excluded):
+            return self._last_resort(ask, now_s)
+        holders = self._prefix.match(ask.blocks, self._tunables.num_candidates) if ask.blocks else {}
+        best: _Candidate | None = None
+        for replica, depth in self._short_list(ask, holders):
+            candidate = self._candidate(replica, ask, depth, now_s)
+            if best is None or candidate.score < best.score:
+                best = candidate
+        return self._chosen(best, self._reason(best, holders, ask)) if best else None
+
+    def begin(self, ask: Ask, choice: Choice, now_s: float) -> None:
+        """It has been granted what `choose` said, at the same `now_s`."""
+        replica = self._fleet.replicas[choice.replica]
+        assert replica.is_usable and replica.has_room(), "a cap is never exceeded"
+        if choice.reason is Reason.PROBE:
+            self._health.probe_begins(replica.id, ask.id)
+        uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
+        self._start(ask, replica, choice.cached_tokens // self._tunables.block_tokens, now_s)
+        replica.add_pending(ask.id, uncached, self._rate(replica), now_s)
+        replica.work.add(uncached, now_s)
+        self._place(replica)
+
+    def restore(self, ask: Ask, replica: str, now_s: float) -> bool:
+        """It runs there already (a gateway says so after a failover), cap or no cap. False: no such replica."""
+        known = self._fleet.replicas.get(replica)
+        if known is None or ask.id in self._fleet.running:
+            return known is not None
+        self._start(ask, known, 0, now_s).tells_cached = False
+        self._place(known)
+        return True
+
+    # What becomes of it
+
+    def first_token(self, id: str, now_s: float) -> None:  # noqa: A002
+        """Of a request that does not run, or the second time, it is no error."""
+        running = self._fleet.running.get(id)
+        if running is None or running.has_first_token:
+            return
+        running.has_first_token, running.reported_s = True, now_s
+        replica = running.replica
+        tokens, busy_s = replica.drop_pending(id, self._rate(replica), now_s)
+        if running.incarnation == replica.incarnation:
+            if tokens:
+                self._learn_rate(replica, tokens, busy_s, now_s)
+            if replica.is_ready:
+                self._health.answered(replica.id, begun_event=running.event)
+        self._place(replica)
+
+    def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
+        """How many tokens it has made in all; from time to time."""
+        running = self._fleet.running.get(id)
+        if running is None or completion_tokens <= running.completion_tokens:
+            return
+        replica = running.replica
+        if not running.has_first_token:
+            self.first_token(id, now_s)
+            running.counted_tokens = completion_tokens
+        elif not running.counted_tokens:
+            running.counted_tokens = max(1, running.completion_tokens)
+        new = completion_tokens - running.counted_tokens
+        if new > 0:
+            if running.incarnation == replica.incarnation:
+                replica.inter_token.add(now_s - running.reported_s, new, now_s)
+            running.counted_tokens, running.reported_s = completion_tokens, now_s
+        replica.completion_tokens += completion_tokens - running.completion_tokens
+        running.completion_tokens = completion_tokens
+
+    def end(self, id: str, ending: Ending, usage: Usage | None, now_s: float) -> None:  # noqa: A002
+        """It has left its replica. One that does not run is no error."""
+        running = self._fleet.running.get(id)
+        if running is None:
+            return
+        replica = running.replica
+        replica.drop_pending(id, self._rate(replica), now_s)
+        if replica.is_ready and running.incarnation == replica.incarnation:
+            self._judge(running, ending, now_s)
+            if usage is not None and running.tells_cached and running.has_first_token:
+                self._prefix.correct(
+                    replica.id,
+                    predicted_blocks=running.predicted_blocks,
+                    cached_blocks=usage.cached_tokens // self._tunables.block_tokens,
+                )
+        if ending is Ending.WELL:
+            self._mean_running_s += 0.1 * (now_s - running.begun_s - self._mean_running_s)
+        self._fleet.stop(running)
+        if replica.id not in self._fleet.replicas:
+            self._health.forget(replica.id)
+        self._place(replica)
+
+    # What others want to know
+
+    def running_on(self, replica: str) -> Iterable[str]:
+        known = self._fleet.replicas.get(replica)
+        return known.running.keys() if known else ()
+
+    def replica_of(self, id: str) -> str | None:  # noqa: A002
+        running = self._fleet.running.get(id)
+        return running.replica.id if running else None
+
+    def in_flight(self) -> int:
+        return len(self._fleet.running)
+
+    def capacity(self) -> int:
+        """Requests at once, on all that may get something new, ejected or not."""
+        return self._fleet.well.capacity + self._fleet.ejected.capacity
+
+    def inter_token_s(self, replica: str) -> float | None:
+        """As measured of late, or as the engine says; None: not known."""
+        known = self._fleet.replicas.get(replica)
+        if known is None:
+            return None
+        measured = known.inter_token.plain()
+        return measured if measured is not None else known.frame.iteration_s
+
+    def predicted_wait_s(self, prefill_tokens_ahead: int, requests_ahead: int, now_s: float) -> float:
+        """For one that stands behind so many: until they and what runs have made room, and until they are prefilled."""
+        group = self._fleet.well if self._fleet.well.num_members else self._fleet.ejected
+        free = max(0, group.capacity - group.in_flight)
+        short = max(0, requests_ahead + 1 - free)
+        for_slots_s = short * self._mean_running_s / max(group.capacity, 1)
+        rate = self._pool_rate_now() * max(group.num_members, 1)
+        return max(for_slots_s, prefill_tokens_ahead / rate)
+
+    def next_event_s(self, now_s: float) -> float | None:
+        """When time alone makes room (a cool-down ends); None: never, as things stand."""
+        return self._health.next_event_s(now_s)
+
+    def snapshot(self, now_s: float) -> RouterSnapshot:
+        return RouterSnapshot(
+            in_flight=self.in_flight(),
+            capacity=self.capacity(),
+            replicas={replica.id: self._view(replica, now_s) for replica in self._fleet.replicas.values()},
+        )
+
+    # Steps of choosing
+
+    def _due_probe(self, excluded: frozenset[str], now_s: float) -> Replica | None:
+        for at, name in enumerate(self._health.due(now_s)):
+            replica = self._fleet.replicas[name]
+            if name not in excluded and replica.is_usable and replica.has_room():
+                return replica
+            if at >= self._tunables.num_candidates:
+                break
+        return None
+
+    def _has_well(self, excluded: frozenset[str]) -> bool:
+        """Whether any that it may use is not ejected, with room or without."""
+        num_well = self._fleet.well.num_members
+        if num_well > len(excluded):
+            return True
+        groups = (self._fleet.replicas[name].groups for name in excluded if name in self._fleet.replicas)
+        return num_well > sum(self._fleet.well in mine for mine in groups)
+
+    def _last_resort(self, ask: Ask, now_s: float) -> Choice | None:
+        listed = self._fleet.ejected.least_loaded(self._tunables.num_candidates + len(ask.excluded))
+        candidates = [self._candidate(replica, ask, 0, now_s) for replica in listed if replica.id not in ask.excluded]
+        best = min(candidates, key=lambda candidate: candidate.score, default=None)
+        return self._chosen(best, Reason.LAST_RESORT) if best else None
+
+    def _short_list(self, ask: Ask, holders: dict[str, int]) -> list[tuple[Replica, int]]:
+        """Who may be chosen, with the blocks it holds."""
+        fleet, limit, excluded = self._fleet, self._tunables.num_candidates, ask.excluded
+        listed: dict[Replica, int] = {}
+        for name, depth in holders.items():
+            replica = fleet.replicas[name]
+            if replica.level >= 0 and fleet.well in replica.groups and name not in excluded:
+                listed[replica] = depth
+        knows_all_holders = len(holders) < limit
+        for replica in self._least_loaded(ask.zone, limit + len(excluded)):
+            if replica not in listed and replica.id not in excluded:
+                listed[replica] = 0 if knows_all_holders else self._prefix.depth_on(replica.id, ask.blocks)
+        return list(listed.items())
+
+    def _least_loaded(self, zone: str, limit: int) -> list[Replica]:
+        """Half of them of its own zone, when there is another."""
+        local = self._fleet.zones.get(zone)
+        if local is None or local.num_members == self._fleet.well.num_members:
+            return self._fleet.well.least_loaded(limit)
+        return local.least_loaded((limit + 1) // 2) + self._fleet.well.least_loaded((limit + 1) // 2)
+
+    def _candidate(self, replica: Replica, ask: Ask, depth: int, now_s: float) -> _Candidate:
+        tunables = self._tunables
+        rate = self._rate(replica)
+        cached_tokens = max(0, min(depth * tunables.block_tokens, ask.prompt_tokens - 1))
+        queued = replica.queued_tokens(rate, tunables.report_delay_s, now_s)
+        ttft_s = tunables.overhead_s + (queued + ask.prompt_tokens - cached_tokens) / rate
+        score = (
+            ttft_s
+            + tunables.balance_s * len(replica.running) / replica.cap
+            + tunables.spread_s * replica.work.at(now_s) / (rate * tunables.fade_s)
+            + self._penalty_s(replica, ask, now_s)
+        )
+        return _Candidate(replica, depth, ttft_s, cached_tokens, score)
+
+    def _penalty_s(self, replica: Replica, ask: Ask, now_s: float) -> float:
+        """What speaks against it besides its queue. Nothing that is unknown does."""
+        tunables = self._tunables
+        penalty_s = 0.0
+        record = self._health.records[replica.id]
+        if record.strikes:
+            penalty_s += self._health.suspicion_s(record, now_s)
+        zones = self._fleet.zones
+        if ask.zone and ask.zone != replica.spec.zone and ask.zone in zones and zones[ask.zone].num_members:
+            penalty_s += tunables.zone_penalty_s
+        if now_s - replica.frame_s <= tunables.frame_lasts_s:
+            kv_used = replica.frame.kv_used_ratio
+            if kv_used is not None and kv_used > tunables.full_kv_ratio:
+                penalty_s += tunables.full_kv_s * (kv_used - tunables.full_kv_ratio) / (1.0 - tunables.full_kv_ratio)
+            if replica.frame.waiting is not None and replica.frame.waiting > len(replica.pending):
+                # Somebody else's requests wait there, of a size that nobody knows: as long as this one.
+                foreign = replica.frame.waiting - len(replica.pending)
+                penalty_s += foreign * ask.prompt_tokens / self._rate(replica)
+        if self._is_overloaded(replica):
+            penalty_s += 1_000.0  # behind every one that is not
+        return penalty_s
+
+    def _is_overloaded(self, replica: Replica) -> bool:
+        """Beyond the bound on imbalance, against the others of its zone."""
+        zone = self._fleet.zones.get(replica.spec.zone)
+        if zone is None or zone.num_members < 2:
+            return False
+        fair = self._tunables.max_imbalance * zone.mean_share(1) * replica.counted_cap
+        return len(replica.running) + 1 > fair + self._tunables.imbalance_slack
+
+    def _reason(self, best: _Candidate, holders: dict[str, int], ask: Ask) -> Reason:
+        deepest = 0
+        for name, depth in holders.items():  # the most blocks first
+            if name not in ask.excluded and self._fleet.well in self._fleet.replicas[name].groups:
+                deepest = depth
+                break
+        if best.depth < deepest:
+            return Reason.SPILLED
+        return Reason.PREFIX if best.depth else Reason.FASTEST
+
+    def _chosen(self, candidate: _Candidate, reason: Reason) -> Choice:
+        return Choice(candidate.replica.id, reason, candidate.ttft_s, candidate.cached_tokens)
+
+    # Steps of keeping books
+
+    def _update(self, spec: ReplicaSpec) -> None:
+        replica, is_another = self._fleet.update(spec)
+        if is_another or spec.is_draining:
+            self._prefix.forget(spec.id)
+        if is_another:
+            self._health.reset(spec.id, self._next_event())
+        if not spec.is_draining and not self._prefix.knows(spec.id):
+            tokens = spec.kv_tokens or self._tunables.unknown_cache_tokens
+            self._prefix.add(spec.id, cache_blocks=max(1, tokens // self._tunables.block_tokens))
+        self._place(replica)
+
+    def _start(self, ask: Ask, replica: Replica, predicted_blocks: int, now_s: float) -> Running:
+        running = Running(
+            id=ask.id,
+            replica=replica,
+            begun_s=now_s,
+            event=self._next_event(),
+            incarnation=replica.incarnation,
+            blocks=ask.blocks,
+            predicted_blocks=predicted_blocks,
+            tells_cached=not ask.excluded,
+            prompt_tokens=ask.prompt_tokens,
+            reported_s=now_s,
+        )
+        self._fleet.start(running)
+        if ask.blocks and self._prefix.knows(replica.id):
+            self._prefix.touch(replica.id, ask.blocks)
+        return running
+
+    def _judge(self, running: Running, ending: Ending, now_s: float) -> None:
+        name = running.replica.id
+        if ending is Ending.FAILED:
+            self._health.failed(name, begun_event=running.event, event=self._next_event(), now_s=now_s)
+        elif ending is Ending.WELL:
+            self._health.served(name, begun_event=running.event)
+        self._health.probe_lost(name, running.id)
+
+    def _learn_rate(self, replica: Replica, tokens: int, busy_s: float, now_s: float) -> None:
+        busy_s = max(0.0, busy_s - self._tunables.overhead_s)
+        replica.prefill_rate.add(tokens, busy_s, now_s)
+        self._pool_rate.add(tokens, busy_s, now_s)
+
+    def _pool_rate_now(self) -> float:
+        return max(1.0, self._pool_rate.value(self._tunables.prefill_tokens_per_s, 0.1))
+
+    def _rate(self, replica: Replica) -> float:
+        """Prompt tokens a second."""
+        prior = replica.spec.prefill_tokens_per_s or self._pool_rate_now()
+        return max(1.0, replica.prefill_rate.value(prior, self._tunables.prior_busy_s))
+
+    def _place(self, replica: Replica) -> None:
+        if replica.id not in self._fleet.replicas:
+            return
+        load_s = replica.pending_tokens / self._rate(replica)
+        load_s += self._tunables.balance_s * len(replica.running) / replica.cap
+        record = self._health.records.get(replica.id)
+        self._fleet.place(replica, load_s=load_s, is_ejected=record is not None and record.is_ejected)
+
+    def _next_event(self) -> int:
+        self._events += 1
+        return self._events
+
+    def _view(self, replica: Replica, now_s: float) -> ReplicaView:
+        rate = self._rate(replica)
+        record = self._health.records.get(replica.id)
+        return ReplicaView(
+            in_flight=replica.in_flight,
+            cap=replica.cap,
+            queued_prefill_tokens=replica.queued_tokens(rate, self._tunables.report_delay_s, now_s),
+            prefill_tokens_per_s=rate,
+            inter_token_s=self.inter_token_s(replica.id),
+            cached_blocks=self._prefix.size_of(replica.id),
+            is_usable=replica.is_usable,
+            is_ejected=record is not None and record.is_ejected,
+        )
+
+    def check_invariants(self, now_s: float) -> None:
+        """What must hold after any call with this `now_s`; for tests."""
+        self._fleet.check_invariants()
+        self._health.check_invariants()
+        self._prefix.check_invariants()
+        for replica in self._fleet.replicas.values():
+            record = self._health.records[replica.id]
+            if replica.is_usable:
+                assert (self._fleet.ejected in replica.groups) == record.is_ejected
+            assert self._prefix.knows(replica.id) == replica.is_usable
