@@ -87,9 +87,11 @@ class Baseline(ABC):
     def parked(self, request_id: str, ask: Ask, now_s: float) -> Sequence[Decision]:
         raise AssertionError("a baseline parks nothing")
 
-    def first_token(self, request_id: str, now_s: float) -> None: ...
+    def first_token(self, request_id: str, now_s: float) -> None:
+        return None
 
-    def progress(self, request_id: str, completion_tokens: int, now_s: float) -> None: ...
+    def progress(self, request_id: str, completion_tokens: int, now_s: float) -> None:
+        return None
 
     def end(self, request_id: str, ending: Ending, usage: Usage, now_s: float) -> Sequence[Decision]:
         self.in_flight[self._replica_of.pop(request_id)] -= 1

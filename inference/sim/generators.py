@@ -1,4 +1,4 @@
-"""Made-up workloads with the shapes that matter: shared prefixes, bursts, tiers. The same `rng` seed gives the same requests."""
+"""Made-up workloads with the shapes that matter: shared prefixes, bursts, tiers. The same seed gives the same requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class TenantLoad:
 
 
 def poisson(load: TenantLoad, *, seconds: float, rng: Random, content_block_tokens: int, start_s: float = 0.0) -> Workload:
-    arrivals = []
+    arrivals: list[Arrival] = []
     at_s = start_s
     while True:
         at_s += rng.expovariate(load.requests_per_s)
@@ -50,7 +50,7 @@ def shared_prefixes(
     prefix_blocks = prefix_tokens // content_block_tokens
     common = [rng.getrandbits(60) for _ in range(min(common_blocks, prefix_blocks))]
     prefixes = [tuple(common) + tuple(rng.getrandbits(60) for _ in range(prefix_blocks - len(common))) for _ in range(tenants)]
-    arrivals = []
+    arrivals: list[Arrival] = []
     at_s = rng.expovariate(requests_per_s)
     while at_s < seconds:
         tenant = rng.randrange(tenants)
@@ -65,7 +65,7 @@ def shared_prefixes(
 
 def bursts(load: TenantLoad, *, every_s: float, burst: int, count: int, rng: Random, content_block_tokens: int) -> Workload:
     """`burst` requests within a tenth of a second, `count` times."""
-    arrivals = []
+    arrivals: list[Arrival] = []
     for number in range(count):
         offsets = sorted(rng.random() / 10 for _ in range(burst))
         for offset_s in offsets:

@@ -60,7 +60,7 @@ class KvCache:
             self._kept.popitem(last=False)
 
     def publish(self, block: int) -> bool:
-        """A sequence has computed this content block in its own memory, which becomes the cache's. False: there is one already."""
+        """A sequence has computed this content block in its own memory, which becomes the cache's. False: it has one."""
         if block in self._refs or block in self._kept:
             return False
         self._refs[block] = 1

@@ -203,6 +203,7 @@ class Simulation:
             gaps = self.stall_gaps.setdefault(sequence.group, Histogram())
             gaps.add(now_s - self._last_token_s.pop(record.id))
         self.front.first_token(sequence.id, now_s)
+        self._wake_later()
 
     def on_end(self, replica: Replica, sequence: Sequence) -> None:
         record, now_s = self.records[sequence.id], self.loop.now_s

@@ -46,7 +46,7 @@ def sustainable_rate(
     make_front: MakeFront,
     setup: Setup,
     *,
-    target: Target = Target(),  # noqa: B008  frozen
+    target: Target = Target(),
     guess_per_s: float,
     tolerance: float = 0.02,
 ) -> Sustained:
