@@ -13,13 +13,13 @@ from math import log2
 from inference.policy.decisions import ReplicaSpec, StateFrame
 from inference.policy.pace import FadingRatio, FadingSum
 
-_LEVELS = 64
+_LEVELS = 32
 _FULL = -1
 
 
 def level_of(load_s: float) -> int:
-    """Four buckets to a doubling from 4 ms up; the last one from 4 minutes."""
-    return min(_LEVELS - 1, int(4.0 * log2(1.0 + load_s / 0.004)))
+    """Two buckets to a doubling from 4 ms up; the last one from 2 minutes."""
+    return min(_LEVELS - 1, int(2.0 * log2(1.0 + load_s * 250.0)))
 
 
 @dataclass(slots=True)
@@ -32,7 +32,6 @@ class Running:
     event: int
     """Number of its beginning, against the replica's `judged_from`."""
     incarnation: int
-    blocks: tuple[int, ...]
     predicted_blocks: int
     tells_cached: bool
     """The engine's count of cached tokens will be about this attempt."""
@@ -57,6 +56,14 @@ class Replica:
     """Changes with epoch and address: what began under another one says nothing about this one."""
     batch_cap: int | None = None
     running: dict[str, Running] = field(default_factory=dict)
+    s_per_token: float = 0.0
+    """Of prefill: the owner's estimate, kept here for the moment of choosing."""
+    slot_s: float = 0.0
+    """What every request in flight adds to its score; likewise."""
+    work_s: float = 0.0
+    """What its recent work adds; likewise."""
+    is_odd: bool = False
+    """There is something to say against it besides its load: the owner looks closer."""
     pending: dict[str, int] = field(default_factory=dict)
     """Prompt tokens to prefill by request, in the order of granting; until the first token."""
     pending_tokens: int = 0
@@ -72,6 +79,10 @@ class Replica:
     frame_s: float = float("-inf")
     # Where it stands in the fleet's indexes.
     groups: tuple["Group", ...] = ()
+    well_groups: tuple["Group", ...] = ()
+    """Where it stands while it is well."""
+    zone: "Group | None" = None
+    """None: there are no zones to speak of."""
     level: int = _FULL
     counted_cap: int = 0
     counted_in_flight: int = 0
@@ -93,34 +104,35 @@ class Replica:
     def has_room(self) -> bool:
         return len(self.running) < self.cap
 
-    def queued_tokens(self, rate: float, report_delay_s: float, now_s: float) -> float:
-        """Prompt tokens still to be prefilled.
+    def queued_s(self, report_delay_s: float, now_s: float) -> float:
+        """How long what is pending will take to prefill.
 
         Time alone can only have worked off the first request in the queue and what one report may be late for:
         a replica that is stuck does not look free.
         """
         if not self.pending:
             return 0.0
-        done = self.prefilled_tokens + rate * (now_s - self.advanced_s)
-        most = next(iter(self.pending.values())) + rate * report_delay_s
-        return max(0.0, self.pending_tokens - min(done, most))
+        done_s = self.prefilled_tokens * self.s_per_token + now_s - self.advanced_s
+        most_s = next(iter(self.pending.values())) * self.s_per_token + report_delay_s
+        left_s = self.pending_tokens * self.s_per_token - (done_s if done_s < most_s else most_s)
+        return left_s if left_s > 0.0 else 0.0
 
-    def add_pending(self, request: str, tokens: int, rate: float, now_s: float) -> None:
+    def add_pending(self, request: str, tokens: int, now_s: float) -> None:
         if self.pending:
-            self.prefilled_tokens += rate * (now_s - self.advanced_s)
+            self.prefilled_tokens += (now_s - self.advanced_s) / self.s_per_token
         else:
             self.prefilled_tokens, self.busy_since_s = 0.0, now_s
         self.advanced_s = now_s
         self.pending[request] = tokens
         self.pending_tokens += tokens
 
-    def drop_pending(self, request: str, rate: float, now_s: float) -> tuple[int, float]:
+    def drop_pending(self, request: str, now_s: float) -> tuple[int, float]:
         """The first token has come, or it has ended: its tokens, and the seconds of work since the last such time."""
         tokens = self.pending.pop(request, None)
         if tokens is None:
             return 0, 0.0
         self.pending_tokens -= tokens
-        done = self.prefilled_tokens + rate * (now_s - self.advanced_s) - tokens
+        done = self.prefilled_tokens + (now_s - self.advanced_s) / self.s_per_token - tokens
         self.prefilled_tokens = max(0.0, min(done, self.pending_tokens))
         self.advanced_s = now_s
         busy_s, self.busy_since_s = now_s - self.busy_since_s, now_s
@@ -143,8 +155,7 @@ class Group:
         self.capacity += replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room += 1
-            self._buckets[replica.level][replica] = None
-            self._filled |= 1 << replica.level
+            self._enter(replica)
 
     def drop(self, replica: Replica) -> None:
         self.num_members -= 1
@@ -152,10 +163,23 @@ class Group:
         self.capacity -= replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room -= 1
-            bucket = self._buckets[replica.level]
-            del bucket[replica]
-            if not bucket:
-                self._filled &= ~(1 << replica.level)
+            self._leave(replica)
+
+    def moves(self, replica: Replica, level: int) -> None:
+        """A member with room has another load, or has got a request: among equals it is the last now."""
+        self._leave(replica)
+        self._buckets[level][replica] = None
+        self._filled |= 1 << level
+
+    def _enter(self, replica: Replica) -> None:
+        self._buckets[replica.level][replica] = None
+        self._filled |= 1 << replica.level
+
+    def _leave(self, replica: Replica) -> None:
+        bucket = self._buckets[replica.level]
+        del bucket[replica]
+        if not bucket:
+            self._filled &= ~(1 << replica.level)
 
     def least_loaded(self, limit: int) -> list[Replica]:
         """At most so many, with room; those that have stood in a bucket longest come first."""
@@ -170,10 +194,6 @@ class Group:
     def members_with_room(self) -> Iterator[Replica]:
         for bucket in self._buckets:
             yield from bucket
-
-    def mean_share(self, more: int) -> float:
-        """Of its slots in use, with so many requests more."""
-        return (self.in_flight + more) / self.capacity if self.capacity else 0.0
 
 
 class Fleet:
@@ -191,12 +211,12 @@ class Fleet:
         self.usable: set[str] = set()
         self._ejected_groups = (self.ejected,)
 
-    def update(self, spec: ReplicaSpec) -> tuple[Replica, bool]:
-        """A replica as it is now, and whether it is another engine than before; its requests run on. Then `place` it."""
+    def update(self, spec: ReplicaSpec) -> bool:
+        """A replica as it is now; True: another engine than before. What runs, runs on. Then `regroup` and `place`."""
         replica = self.replicas.get(spec.id)
         if replica is None:
-            replica = self.replicas[spec.id] = self._new(spec)
-            return replica, True
+            self.replicas[spec.id] = self._new(spec)
+            return True
         was = replica.spec
         is_another = not replica.is_ready or was.epoch != spec.epoch or was.address != spec.address
         if is_another:
@@ -205,7 +225,7 @@ class Fleet:
             replica.frame, replica.frame_s = fresh.frame, fresh.frame_s
             replica.incarnation += 1
         replica.spec, replica.is_ready = spec, True
-        return replica, is_another
+        return is_another
 
     def missing(self, wanted: Iterable[str]) -> list[Replica]:
         """The ready ones that are not among these."""
@@ -214,19 +234,41 @@ class Fleet:
 
     def place(self, replica: Replica, *, load_s: float, is_ejected: bool) -> None:
         """Enter what has changed into the indexes: the only way in, out and about. Costs the same for any fleet."""
+        cap, in_flight = replica.cap, len(replica.running)
+        level = level_of(load_s) if in_flight < cap else _FULL
+        groups = self._groups_of(replica, is_ejected)
+        if groups is replica.groups and level >= 0 and replica.level >= 0 and cap == replica.counted_cap:
+            takes_turn = level != replica.level or in_flight > replica.counted_in_flight
+            for group in groups:
+                group.in_flight += in_flight - replica.counted_in_flight
+                if takes_turn:
+                    group.moves(replica, level)
+            replica.level, replica.counted_in_flight = level, in_flight
+            return
         for group in replica.groups:
             group.drop(replica)
-        if not replica.is_usable:
-            replica.groups = ()
-            self.usable.discard(replica.id)
-            return
-        self.usable.add(replica.id)
-        cap, in_flight = replica.cap, len(replica.running)
+        replica.groups, replica.level = groups, level
         replica.counted_cap, replica.counted_in_flight = cap, in_flight
-        replica.level = level_of(load_s) if in_flight < cap else _FULL
-        replica.groups = self._ejected_groups if is_ejected else (self.well, self._zone(replica.spec.zone))
-        for group in replica.groups:
+        for group in groups:
             group.take(replica)
+
+    def regroup(self) -> None:
+        """After `update`s: zones are groups of their own only when there are several. Then `place` all."""
+        names = {replica.spec.zone for replica in self.replicas.values() if replica.is_usable}
+        self.usable = {replica.id for replica in self.replicas.values() if replica.is_usable}
+        if len(names) < 2:
+            names = set()
+        self.zones = {name: self.zones.get(name) or Group() for name in names}
+        for replica in self.replicas.values():
+            zone = self.zones.get(replica.spec.zone)
+            if zone is not replica.zone or not replica.well_groups:
+                replica.zone = zone
+                replica.well_groups = (self.well, zone) if zone else (self.well,)
+
+    def _groups_of(self, replica: Replica, is_ejected: bool) -> tuple[Group, ...]:
+        if not replica.is_ready or replica.spec.is_draining:
+            return ()
+        return self._ejected_groups if is_ejected else replica.well_groups
 
     def start(self, running: Running) -> None:
         assert running.id not in self.running, "a request runs once"
@@ -236,22 +278,11 @@ class Fleet:
         replica.prompt_tokens += running.prompt_tokens
 
     def stop(self, running: Running) -> None:
-        """Then `place` its replica; one that has gone is forgotten with its last request."""
+        """Then `place` its replica."""
         replica = running.replica
         del self.running[running.id], replica.running[running.id]
         replica.prompt_tokens -= running.prompt_tokens
         replica.completion_tokens -= running.completion_tokens
-        self.drop_if_gone(replica)
-
-    def drop_if_gone(self, replica: Replica) -> None:
-        if not replica.is_ready and not replica.running:
-            del self.replicas[replica.id]
-
-    def _zone(self, name: str) -> Group:
-        group = self.zones.get(name)
-        if group is None:
-            group = self.zones[name] = Group()
-        return group
 
     def _new(self, spec: ReplicaSpec) -> Replica:
         return Replica(

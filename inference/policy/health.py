@@ -102,6 +102,11 @@ class Health:
         elif record.strikes:
             record.strikes = max(0.0, record.strikes - self.tunables.forgiven_per_success)
 
+    @property
+    def may_be_due(self) -> bool:
+        """Cheap: False when nobody is ejected."""
+        return bool(self._cooling or self._due)
+
     def probe_begins(self, replica: str, request: str) -> None:
         record = self.records[replica]
         assert record.state is State.DUE, "one probe at a time, after the cool-down"

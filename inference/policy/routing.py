@@ -24,14 +24,18 @@ from inference.policy.prefix import PrefixIndex
 @dataclass(frozen=True, slots=True)
 class RoutingTunables:
     health: HealthTunables = field(default_factory=HealthTunables)
-    num_candidates: int = 8
-    """Of holders, and of least loaded: a decision looks at twice as many at most."""
+    num_holders: int = 4
+    """Of the prompt's beginning, looked at for one decision."""
+    num_least_loaded: int = 4
+    """Likewise; one more for each that the request has tried."""
+    matters_ratio: float = 0.25
+    """Who holds less than this part of what the best one holds is not looked at for it."""
     block_tokens: int = 128
     """Tokens of one block of `Ask.blocks`; not the engine's block size, but a multiple of it."""
-    max_depth_blocks: int = 256
+    max_depth_blocks: int = 1024
     """Of a prompt, looked at; what comes after counts as uncached."""
-    max_index_blocks: int = 500_000
-    """(block, replica) pairs of a pool, about 250 bytes each."""
+    max_index_entries: int = 500_000
+    """Of a pool's prefix index, about 300 bytes each; a prompt of 30 blocks makes 15."""
     unknown_cache_tokens: int = 65_536
     """For a replica that does not say how many tokens its cache holds."""
     prefill_tokens_per_s: float = 8_000.0
@@ -91,24 +95,21 @@ class RouterSnapshot:
     replicas: dict[str, ReplicaView]
 
 
-@dataclass(slots=True)
-class _Candidate:
-    replica: Replica
-    depth: int
-    ttft_s: float
-    cached_tokens: int
-    score: float
+_BEHIND_ALL_OTHERS_S = 1_000.0
+_MOST_DUE_LOOKED_AT = 16
 
 
 class Router:
     def __init__(self, tunables: RoutingTunables) -> None:
         self._tunables = tunables
         self._health = Health(tunables.health)
-        self._prefix = PrefixIndex(max_blocks=tunables.max_index_blocks, max_depth=tunables.max_depth_blocks)
+        self._prefix = PrefixIndex(max_entries=tunables.max_index_entries, max_depth=tunables.max_depth_blocks)
         self._fleet = Fleet(fade_s=tunables.fade_s, pace_fade_s=tunables.pace_fade_s)
         self._pool_rate = FadingRatio(tunables.fade_s)
         self._mean_running_s = 1.0
         self._events = 0
+        self._last_blocks: tuple[int, ...] = ()
+        self._last_prompt: list[int] = []
 
     # Who there is
 
@@ -118,18 +119,21 @@ class Router:
         for replica in self._fleet.missing(wanted):
             replica.is_ready = False
             self._prefix.forget(replica.id)
-            self._place(replica)
-            if not replica.running:
-                self._health.forget(replica.id)
-            self._fleet.drop_if_gone(replica)
+            self._place(replica)  # out of all groups
+            self._drop_if_gone(replica)
         for spec in wanted.values():
             self._update(spec)
+        self._fleet.regroup()
+        for replica in self._fleet.replicas.values():
+            self._refresh(replica, now_s)
+            self._place(replica)
 
     def set_cap(self, replica: str, cap: int) -> None:
         """At most so many at once, within the replica's own bound; what runs already runs on. Unknown: no error."""
         known = self._fleet.replicas.get(replica)
         if known is not None and known.batch_cap != cap:
             known.batch_cap = max(1, cap)
+            known.slot_s = self._tunables.balance_s / known.cap
             self._place(known)
 
     def cap_of(self, replica: str) -> int:
@@ -142,6 +146,7 @@ class Router:
         known = self._fleet.replicas.get(replica)
         if known is not None:
             known.frame, known.frame_s = frame, now_s
+            self._refresh(known, now_s)
 
     # What to do with an asker
 
@@ -161,18 +166,24 @@ class Router:
 
     def choose(self, ask: Ask, now_s: float) -> Choice | None:
         """None: no room on any that it may use. Changes nothing; `begin` does."""
-        due = self._due_probe(ask.excluded, now_s)
-        if due is not None:
-            return self._chosen(self._candidate(due, ask, self._prefix.depth_on(due.id, ask.blocks), now_s), Reason.PROBE)
-        if not self._has_well(ask.excluded):
-            return self._last_resort(ask, now_s)
-        holders = self._prefix.match(ask.blocks, self._tunables.num_candidates) if ask.blocks else {}
-        best: _Candidate | None = None
-        for replica, depth in self._short_list(ask, holders):
-            candidate = self._candidate(replica, ask, depth, now_s)
-            if best is None or candidate.score < best.score:
-                best = candidate
-        return self._chosen(best, self._reason(best, holders, ask)) if best else None
+        fleet, excluded = self._fleet, ask.excluded
+        if self._health.may_be_due:
+            due = self._due_probe(excluded, now_s)
+            if due is not None:
+                depth = self._prefix.depth_on(due.id, self._prompt(ask), len(ask.blocks))
+                return self._chosen(ask, due, depth, Reason.PROBE, now_s)
+        if fleet.well.num_members <= len(excluded) and not self._has_well(excluded):
+            best = self._best(ask, {}, fleet.ejected.least_loaded(self._limit(ask)), now_s)
+            return self._chosen(ask, best, 0, Reason.LAST_RESORT, now_s) if best else None
+        least = self._least_loaded(ask)
+        holders = self._holders(ask, least) if ask.blocks else {}
+        best = self._best(ask, holders, least, now_s)
+        if best is None:
+            return None
+        depth = holders.get(best, 0)
+        is_less = depth < max(holders.values(), default=0)
+        reason = Reason.SPILLED if is_less else Reason.PREFIX if depth else Reason.FASTEST
+        return self._chosen(ask, best, depth, reason, now_s)
 
     def begin(self, ask: Ask, choice: Choice, now_s: float) -> None:
         """It has been granted what `choose` said, at the same `now_s`."""
@@ -182,8 +193,9 @@ class Router:
             self._health.probe_begins(replica.id, ask.id)
         uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
         self._start(ask, replica, choice.cached_tokens // self._tunables.block_tokens, now_s)
-        replica.add_pending(ask.id, uncached, self._rate(replica), now_s)
+        replica.add_pending(ask.id, uncached, now_s)
         replica.work.add(uncached, now_s)
+        self._refresh(replica, now_s)
         self._place(replica)
 
     def restore(self, ask: Ask, replica: str, now_s: float) -> bool:
@@ -204,12 +216,13 @@ class Router:
             return
         running.has_first_token, running.reported_s = True, now_s
         replica = running.replica
-        tokens, busy_s = replica.drop_pending(id, self._rate(replica), now_s)
+        tokens, busy_s = replica.drop_pending(id, now_s)
         if running.incarnation == replica.incarnation:
             if tokens:
                 self._learn_rate(replica, tokens, busy_s, now_s)
             if replica.is_ready:
                 self._health.answered(replica.id, begun_event=running.event)
+        self._refresh(replica, now_s)
         self._place(replica)
 
     def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
@@ -237,7 +250,7 @@ class Router:
         if running is None:
             return
         replica = running.replica
-        replica.drop_pending(id, self._rate(replica), now_s)
+        replica.drop_pending(id, now_s)
         if replica.is_ready and running.incarnation == replica.incarnation:
             self._judge(running, ending, now_s)
             if usage is not None and running.tells_cached and running.has_first_token:
@@ -249,9 +262,8 @@ class Router:
         if ending is Ending.WELL:
             self._mean_running_s += 0.1 * (now_s - running.begun_s - self._mean_running_s)
         self._fleet.stop(running)
-        if replica.id not in self._fleet.replicas:
-            self._health.forget(replica.id)
         self._place(replica)
+        self._drop_if_gone(replica)
 
     # What others want to know
 
@@ -305,106 +317,104 @@ class Router:
             replica = self._fleet.replicas[name]
             if name not in excluded and replica.is_usable and replica.has_room():
                 return replica
-            if at >= self._tunables.num_candidates:
+            if at >= _MOST_DUE_LOOKED_AT:
                 break
         return None
 
     def _has_well(self, excluded: frozenset[str]) -> bool:
         """Whether any that it may use is not ejected, with room or without."""
-        num_well = self._fleet.well.num_members
-        if num_well > len(excluded):
-            return True
-        groups = (self._fleet.replicas[name].groups for name in excluded if name in self._fleet.replicas)
-        return num_well > sum(self._fleet.well in mine for mine in groups)
+        well = self._fleet.well
+        tried = (self._fleet.replicas[name] for name in excluded if name in self._fleet.replicas)
+        return well.num_members > sum(well in replica.groups for replica in tried)
 
-    def _last_resort(self, ask: Ask, now_s: float) -> Choice | None:
-        listed = self._fleet.ejected.least_loaded(self._tunables.num_candidates + len(ask.excluded))
-        candidates = [self._candidate(replica, ask, 0, now_s) for replica in listed if replica.id not in ask.excluded]
-        best = min(candidates, key=lambda candidate: candidate.score, default=None)
-        return self._chosen(best, Reason.LAST_RESORT) if best else None
+    def _limit(self, ask: Ask) -> int:
+        return self._tunables.num_least_loaded + len(ask.excluded)
 
-    def _short_list(self, ask: Ask, holders: dict[str, int]) -> list[tuple[Replica, int]]:
-        """Who may be chosen, with the blocks it holds."""
-        fleet, limit, excluded = self._fleet, self._tunables.num_candidates, ask.excluded
-        listed: dict[Replica, int] = {}
-        for name, depth in holders.items():
-            replica = fleet.replicas[name]
-            if replica.level >= 0 and fleet.well in replica.groups and name not in excluded:
-                listed[replica] = depth
-        knows_all_holders = len(holders) < limit
-        for replica in self._least_loaded(ask.zone, limit + len(excluded)):
-            if replica not in listed and replica.id not in excluded:
-                listed[replica] = 0 if knows_all_holders else self._prefix.depth_on(replica.id, ask.blocks)
-        return list(listed.items())
-
-    def _least_loaded(self, zone: str, limit: int) -> list[Replica]:
+    def _least_loaded(self, ask: Ask) -> list[Replica]:
         """Half of them of its own zone, when there is another."""
-        local = self._fleet.zones.get(zone)
-        if local is None or local.num_members == self._fleet.well.num_members:
-            return self._fleet.well.least_loaded(limit)
-        return local.least_loaded((limit + 1) // 2) + self._fleet.well.least_loaded((limit + 1) // 2)
+        well, limit = self._fleet.well, self._limit(ask)
+        local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
+        if local is None:
+            return well.least_loaded(limit)
+        return local.least_loaded((limit + 1) // 2) + well.least_loaded((limit + 1) // 2)
 
-    def _candidate(self, replica: Replica, ask: Ask, depth: int, now_s: float) -> _Candidate:
-        tunables = self._tunables
-        rate = self._rate(replica)
-        cached_tokens = max(0, min(depth * tunables.block_tokens, ask.prompt_tokens - 1))
-        queued = replica.queued_tokens(rate, tunables.report_delay_s, now_s)
-        ttft_s = tunables.overhead_s + (queued + ask.prompt_tokens - cached_tokens) / rate
-        score = (
-            ttft_s
-            + tunables.balance_s * len(replica.running) / replica.cap
-            + tunables.spread_s * replica.work.at(now_s) / (rate * tunables.fade_s)
-            + self._penalty_s(replica, ask, now_s)
-        )
-        return _Candidate(replica, depth, ttft_s, cached_tokens, score)
+    def _holders(self, ask: Ask, least: list[Replica]) -> dict[Replica, int]:
+        """Those that hold most of the prompt's beginning, full ones too, with the blocks they hold; the most first."""
+        fleet, tunables, prompt = self._fleet, self._tunables, self._prompt(ask)
+        found = self._prefix.match(prompt, tunables.num_holders, tunables.matters_ratio)
+        holders: dict[Replica, int] = {}
+        fewest = 0
+        for name, fewest in found.items():
+            replica = fleet.replicas[name]
+            if replica.groups is replica.well_groups and name not in ask.excluded:
+                holders[replica] = fewest
+        if fewest:  # others may hold some of it too, but none more than the last of these
+            for replica in least:
+                if replica not in holders:
+                    holders[replica] = self._prefix.depth_on(replica.id, prompt, fewest)
+        return holders
+
+    def _best(self, ask: Ask, holders: dict[Replica, int], least: list[Replica], now_s: float) -> Replica | None:
+        """The lowest score of those with room; of equals, the one that was not served for longest."""
+        tunables, well, excluded, prompt_tokens = self._tunables, self._fleet.well, ask.excluded, ask.prompt_tokens
+        local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
+        best, best_score = None, float("inf")
+        for replica in holders or least:
+            if replica.level < 0 or (excluded and replica.id in excluded):
+                continue
+            left = prompt_tokens - holders[replica] * tunables.block_tokens if holders else prompt_tokens
+            in_flight = replica.counted_in_flight
+            score = (left if left > 1 else 1) * replica.s_per_token + in_flight * replica.slot_s + replica.work_s
+            peers = replica.zone or well
+            if peers.capacity:
+                fair = tunables.max_imbalance * (peers.in_flight + 1) / peers.capacity * replica.counted_cap
+                if in_flight + 1 > fair + tunables.imbalance_slack:
+                    score += _BEHIND_ALL_OTHERS_S
+            if local is not None and replica.zone is not local:
+                score += tunables.zone_penalty_s
+            if score >= best_score:
+                continue  # what follows only adds
+            if replica.pending:
+                score += replica.queued_s(tunables.report_delay_s, now_s)
+            if replica.is_odd:
+                score += self._penalty_s(replica, ask, now_s)
+            if score < best_score:
+                best, best_score = replica, score
+        return best
+
+    def _prompt(self, ask: Ask) -> list[int]:
+        """Its marks; `begin` follows `choose`, so the last are kept."""
+        if ask.blocks is not self._last_blocks:
+            self._last_blocks, self._last_prompt = ask.blocks, self._prefix.marks_of(ask.blocks)
+        return self._last_prompt
+
+    def _uncached(self, prompt_tokens: int, depth: int) -> int:
+        """Engines compute one token at least."""
+        left = prompt_tokens - depth * self._tunables.block_tokens
+        return left if left > 1 else 1
 
     def _penalty_s(self, replica: Replica, ask: Ask, now_s: float) -> float:
-        """What speaks against it besides its queue. Nothing that is unknown does."""
+        """What speaks against it besides its load. Nothing that is unknown does."""
         tunables = self._tunables
-        penalty_s = 0.0
-        record = self._health.records[replica.id]
-        if record.strikes:
-            penalty_s += self._health.suspicion_s(record, now_s)
-        zones = self._fleet.zones
-        if ask.zone and ask.zone != replica.spec.zone and ask.zone in zones and zones[ask.zone].num_members:
-            penalty_s += tunables.zone_penalty_s
+        penalty_s = self._health.suspicion_s(self._health.records[replica.id], now_s)
         if now_s - replica.frame_s <= tunables.frame_lasts_s:
-            kv_used = replica.frame.kv_used_ratio
-            if kv_used is not None and kv_used > tunables.full_kv_ratio:
-                penalty_s += tunables.full_kv_s * (kv_used - tunables.full_kv_ratio) / (1.0 - tunables.full_kv_ratio)
-            if replica.frame.waiting is not None and replica.frame.waiting > len(replica.pending):
-                # Somebody else's requests wait there, of a size that nobody knows: as long as this one.
-                foreign = replica.frame.waiting - len(replica.pending)
-                penalty_s += foreign * ask.prompt_tokens / self._rate(replica)
-        if self._is_overloaded(replica):
-            penalty_s += 1_000.0  # behind every one that is not
+            full = (replica.frame.kv_used_ratio or 0.0) - tunables.full_kv_ratio
+            penalty_s += max(0.0, full) / (1.0 - tunables.full_kv_ratio) * tunables.full_kv_s
+            # Somebody else's requests wait there, of a size that nobody knows: as long as this one.
+            foreign = (replica.frame.waiting or 0) - len(replica.pending)
+            penalty_s += max(0, foreign) * ask.prompt_tokens * replica.s_per_token
         return penalty_s
 
-    def _is_overloaded(self, replica: Replica) -> bool:
-        """Beyond the bound on imbalance, against the others of its zone."""
-        zone = self._fleet.zones.get(replica.spec.zone)
-        if zone is None or zone.num_members < 2:
-            return False
-        fair = self._tunables.max_imbalance * zone.mean_share(1) * replica.counted_cap
-        return len(replica.running) + 1 > fair + self._tunables.imbalance_slack
-
-    def _reason(self, best: _Candidate, holders: dict[str, int], ask: Ask) -> Reason:
-        deepest = 0
-        for name, depth in holders.items():  # the most blocks first
-            if name not in ask.excluded and self._fleet.well in self._fleet.replicas[name].groups:
-                deepest = depth
-                break
-        if best.depth < deepest:
-            return Reason.SPILLED
-        return Reason.PREFIX if best.depth else Reason.FASTEST
-
-    def _chosen(self, candidate: _Candidate, reason: Reason) -> Choice:
-        return Choice(candidate.replica.id, reason, candidate.ttft_s, candidate.cached_tokens)
+    def _chosen(self, ask: Ask, replica: Replica, depth: int, reason: Reason, now_s: float) -> Choice:
+        uncached = self._uncached(ask.prompt_tokens, depth)
+        queued_s = replica.queued_s(self._tunables.report_delay_s, now_s)
+        ttft_s = self._tunables.overhead_s + queued_s + uncached * replica.s_per_token
+        return Choice(replica.id, reason, ttft_s, max(0, ask.prompt_tokens - uncached))
 
     # Steps of keeping books
 
     def _update(self, spec: ReplicaSpec) -> None:
-        replica, is_another = self._fleet.update(spec)
+        is_another = self._fleet.update(spec)
         if is_another or spec.is_draining:
             self._prefix.forget(spec.id)
         if is_another:
@@ -412,7 +422,6 @@ class Router:
         if not spec.is_draining and not self._prefix.knows(spec.id):
             tokens = spec.kv_tokens or self._tunables.unknown_cache_tokens
             self._prefix.add(spec.id, cache_blocks=max(1, tokens // self._tunables.block_tokens))
-        self._place(replica)
 
     def _start(self, ask: Ask, replica: Replica, predicted_blocks: int, now_s: float) -> Running:
         running = Running(
@@ -421,7 +430,6 @@ class Router:
             begun_s=now_s,
             event=self._next_event(),
             incarnation=replica.incarnation,
-            blocks=ask.blocks,
             predicted_blocks=predicted_blocks,
             tells_cached=not ask.excluded,
             prompt_tokens=ask.prompt_tokens,
@@ -429,13 +437,14 @@ class Router:
         )
         self._fleet.start(running)
         if ask.blocks and self._prefix.knows(replica.id):
-            self._prefix.touch(replica.id, ask.blocks)
+            self._prefix.touch(replica.id, self._prompt(ask))
         return running
 
     def _judge(self, running: Running, ending: Ending, now_s: float) -> None:
         name = running.replica.id
         if ending is Ending.FAILED:
             self._health.failed(name, begun_event=running.event, event=self._next_event(), now_s=now_s)
+            running.replica.is_odd = True
         elif ending is Ending.WELL:
             self._health.served(name, begun_event=running.event)
         self._health.probe_lost(name, running.id)
@@ -453,13 +462,27 @@ class Router:
         prior = replica.spec.prefill_tokens_per_s or self._pool_rate_now()
         return max(1.0, replica.prefill_rate.value(prior, self._tunables.prior_busy_s))
 
+    def _drop_if_gone(self, replica: Replica) -> None:
+        if not replica.is_ready and not replica.running:
+            del self._fleet.replicas[replica.id]
+            self._health.forget(replica.id)
+
+    def _refresh(self, replica: Replica, now_s: float) -> None:
+        """What is known of its speed and health, in the form in which choosing uses it."""
+        s_per_token = replica.s_per_token = 1.0 / self._rate(replica)
+        replica.slot_s = self._tunables.balance_s / replica.cap
+        replica.work_s = self._tunables.spread_s * replica.work.at(now_s) * s_per_token / self._tunables.fade_s
+        frame = replica.frame
+        replica.is_odd = (
+            self._health.records[replica.id].strikes > 0.0
+            or bool(frame.waiting)
+            or (frame.kv_used_ratio or 0.0) > self._tunables.full_kv_ratio
+        )
+
     def _place(self, replica: Replica) -> None:
-        if replica.id not in self._fleet.replicas:
-            return
-        load_s = replica.pending_tokens / self._rate(replica)
-        load_s += self._tunables.balance_s * len(replica.running) / replica.cap
-        record = self._health.records.get(replica.id)
-        self._fleet.place(replica, load_s=load_s, is_ejected=record is not None and record.is_ejected)
+        """Its load has changed, or who it is."""
+        load_s = replica.pending_tokens * replica.s_per_token + len(replica.running) * replica.slot_s
+        self._fleet.place(replica, load_s=load_s, is_ejected=self._health.records[replica.id].is_ejected)
 
     def _next_event(self) -> int:
         self._events += 1
@@ -471,10 +494,10 @@ class Router:
         return ReplicaView(
             in_flight=replica.in_flight,
             cap=replica.cap,
-            queued_prefill_tokens=replica.queued_tokens(rate, self._tunables.report_delay_s, now_s),
+            queued_prefill_tokens=rate * replica.queued_s(self._tunables.report_delay_s, now_s),
             prefill_tokens_per_s=rate,
             inter_token_s=self.inter_token_s(replica.id),
-            cached_blocks=self._prefix.size_of(replica.id),
+            cached_blocks=self._prefix.blocks_of(replica.id),
             is_usable=replica.is_usable,
             is_ejected=record is not None and record.is_ejected,
         )
