@@ -50,6 +50,8 @@ class RoutingTunables:
     """Of a first token, whatever the prompt: network, scheduling, one step."""
     report_delay_s: float = 0.25
     """How late a first token may be reported."""
+    own_work_weight: float = 2.0
+    """A second of prefilling counts for so much more than one of waiting: those that come after wait for it too."""
     max_imbalance: float = 1.3
     """A replica with more than so many times its zone's mean share of slots in use gets nothing for its cache's sake."""
     imbalance_slack: float = 2.0
@@ -364,7 +366,8 @@ class Router:
                 continue
             left = prompt_tokens - holders[replica] * tunables.block_tokens if holders else prompt_tokens
             in_flight = replica.counted_in_flight
-            score = (left if left > 1 else 1) * replica.s_per_token + in_flight * replica.slot_s + replica.work_s
+            own_s = (left if left > 1 else 1) * replica.s_per_token
+            score = own_s * tunables.own_work_weight + in_flight * replica.slot_s + replica.work_s
             peers = replica.zone or well
             if peers.capacity:
                 fair = tunables.max_imbalance * (peers.in_flight + 1) / peers.capacity * replica.counted_cap
