@@ -49,18 +49,21 @@ class Summary:
     busy_share: float
     """Mean over replicas of the time in which they computed something, until the run's end."""
     jain: float
-    """Jain's index of tenants' tokens by weight at the last arrival; 1: fair."""
+    """Jain's index of tenants' tokens by weight at the last arrival; 1: fair. Means something among tenants that all want
+    more than they get: name them in `weights`."""
     preemptions: int
     parks: int
     gave_up: bool
 
 
 def summarise(outcome: Outcome, weights: Mapping[str, float] | None = None) -> Summary:
+    """`weights`: of the tenants that `jain` compares; None: all, alike."""
     records = outcome.records
     tiers = sorted({record.arrival.tier for record in records})
     tenants = sorted({record.arrival.tenant for record in records})
     loads = outcome.loads.values()
-    shares = [tokens / (weights or {}).get(tenant, 1.0) for tenant, tokens in outcome.service_tokens.items()]
+    served = outcome.service_tokens
+    shares = [served.get(tenant, 0) / weight for tenant, weight in (weights or dict.fromkeys(served, 1.0)).items()]
     end_s = outcome.end_s or 1.0
     return Summary(
         all=_figures(outcome, records, outcome.gaps.values()),

@@ -108,13 +108,28 @@ def test_figures_are_kept_by_tier_and_tenant() -> None:
         TenantLoad("globex", 10, 300, 40, Tier.BATCH),
     ]
     workload = merge(*(poisson(load, seconds=20, rng=rng, content_block_tokens=64) for load in loads))
-    summary = summarise(simulate(workload, BrainFront, SETUP), weights={"globex": 2.0})
+    summary = summarise(simulate(workload, BrainFront, SETUP), weights={"acme": 1.0, "globex": 1.0})
     assert set(summary.by_tier) == {Tier.INTERACTIVE, Tier.BATCH} and set(summary.by_tenant) == {"acme", "globex"}
     assert summary.by_tenant["acme"].requests == summary.by_tier[Tier.INTERACTIVE].requests
     assert sum(figures.requests for figures in summary.by_tenant.values()) == summary.all.requests
     ttft = summary.all.ttft_s
     assert 0 < ttft.p50 <= ttft.p90 <= ttft.p99
     assert 0 < summary.jain <= 1 and summary.tokens_per_s > 0
+
+
+def test_two_flooding_tenants_are_served_by_weight() -> None:
+    rng = Random(7)
+    weights = {"acme": 1.0, "globex": 2.0}
+    loads = [TenantLoad(tenant, 20, 100, 40, Tier.BATCH) for tenant in weights]
+    workload = merge(*(poisson(load, seconds=40, rng=rng, content_block_tokens=64) for load in loads))
+
+    def make(context: FrontContext) -> BrainFront:
+        return BrainFront(context, terms=[TenantTerms(tenant, weight) for tenant, weight in weights.items()])
+
+    setup = Setup(replace(QUICK, max_sequences=4), replicas=1)
+    fair = summarise(simulate(workload, make, setup), weights)
+    blind = summarise(simulate(workload, BASELINES["round robin"], setup), weights)
+    assert fair.jain > 0.95 > blind.jain
 
 
 def test_a_run_is_given_up_once_too_much_is_late() -> None:
