@@ -1,13 +1,16 @@
 """Write usage records. The door through which the gateway's journal reaches the ledger."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django.db import transaction
 
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
+from billing.services.month_spend import MonthSums
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +40,8 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str = ""
     attempts: int = 0
     journal_sequence: int = 0
+    price_version: str = ""
+    amount_micros: int | None = None  # None: there was no price
 
 
 GATEWAY_LOST = "gateway_lost"
@@ -47,7 +52,7 @@ _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
 def record_usage(*, drafts: list[UsageDraft]) -> int:
-    """Insert all, in one transaction. Returns how many were given.
+    """Insert all, and add their amounts to their tenants' months, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
     gateway had died with it): a final record takes that one's place. Raises UsageRefused when a record is not valid;
@@ -55,17 +60,34 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     """
     # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
     fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
-    rows = [UsageRecord(**fields[request_id]) for request_id in sorted(fields)]
     with transaction.atomic():
-        UsageRecord.objects.bulk_create(rows, ignore_conflicts=True)
-        found = dict(UsageRecord.objects.filter(request_id__in=fields).values_list("request_id", "end_state"))
+        sums = MonthSums(UUID(each["tenant_id"]) for each in fields.values())
+        sums.hold((UUID(each["tenant_id"]), each["ended_at"]) for each in fields.values() if each["amount_micros"])
+        before = _in_ledger(fields)
+        UsageRecord.objects.bulk_create([UsageRecord(**fields[name]) for name in sorted(fields)], ignore_conflicts=True)
+        found = _in_ledger(fields)
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
         for request_id in sorted(found):
-            if found[request_id] == GATEWAY_LOST and fields[request_id]["end_state"] != GATEWAY_LOST:
-                UsageRecord.objects.filter(request_id=request_id, end_state=GATEWAY_LOST).update(**fields[request_id])
+            mine, its = fields[request_id], found[request_id]
+            if its.end_state == GATEWAY_LOST and mine["end_state"] != GATEWAY_LOST:
+                _replace_lost(its, mine, sums)
+            elif request_id not in before and its.end_state == mine["end_state"]:
+                sums.add(its.tenant_id, mine["ended_at"], mine["amount_micros"])
+        sums.write()
     return len(drafts)
+
+
+def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
+    rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
+    return {row.request_id: row for row in rows.only("request_id", "tenant_id", "end_state", "ended_at", "amount_micros")}
+
+
+def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums) -> None:
+    if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
+        sums.add(lost.tenant_id, lost.ended_at, -(lost.amount_micros or 0))
+        sums.add(lost.tenant_id, fields["ended_at"], fields["amount_micros"])
 
 
 def _finals_last(draft: UsageDraft) -> bool:
