@@ -8,9 +8,7 @@ meanwhile waits for the end of the step in progress, as it does in the engine.
 """
 
 import heapq
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from inference.policy.decisions import StateFrame
@@ -19,6 +17,7 @@ from inference.sim.engine_profile import EngineProfile
 from inference.sim.event_loop import Event, EventLoop
 from inference.sim.histogram import Histogram
 from inference.sim.kv_cache import KvCache
+from inference.sim.run import Run
 from inference.sim.sequence import Sequence, Stage
 
 
@@ -28,32 +27,6 @@ class Listener(Protocol):
     def on_first_token(self, replica: "Replica", sequence: Sequence) -> None: ...
 
     def on_end(self, replica: "Replica", sequence: Sequence) -> None: ...
-
-
-@dataclass(slots=True)
-class Run:
-    """Steps in progress: one with prompts in it, or many that only decode."""
-
-    start_s: float
-    steps: int
-    first_step_s: float
-    growth_s: float
-    """Each step is longer by this than the one before: its sequences read one more token each."""
-    chunks: list[tuple[Sequence, int]]
-    event: Event
-
-    def time_s(self, steps: int) -> float:
-        return steps * self.first_step_s + self.growth_s * steps * (steps - 1) / 2
-
-    def steps_begun(self, now_s: float) -> int:
-        """How many have ended by `now_s` or are in progress; at least 1."""
-        passed_s, first_s, growth_s = now_s - self.start_s, self.first_step_s, self.growth_s
-        if growth_s <= 0:
-            steps = passed_s / first_s
-        else:  # steps * first + growth * steps * (steps - 1) / 2 = passed
-            half = first_s - growth_s / 2
-            steps = 2 * passed_s / (half + math.sqrt(half * half + 2 * growth_s * passed_s))
-        return min(self.steps, max(1, math.ceil(steps - 1e-9)))
 
 
 class Replica:
@@ -89,6 +62,7 @@ class Replica:
         self._order = 0
         self._aborted: list[Sequence] = []
         self._run: Run | None = None
+        self._end: Event
         self._is_finishing = False
         self._iteration_s: float | None = None
 
@@ -129,9 +103,7 @@ class Replica:
         run = self._run
         if run is None or self._loop.now_s <= run.start_s:
             return self._decodes.step
-        begun = run.steps_begun(self._loop.now_s)
-        is_last_done = run.start_s + run.time_s(begun) <= self._loop.now_s
-        return self._decodes.step + begun - (not is_last_done)
+        return self._decodes.step + run.steps_ended(self._loop.now_s)
 
     @property
     def running(self) -> int:
@@ -159,8 +131,8 @@ class Replica:
         steps = self._run.steps_begun(self._loop.now_s)
         if steps < self._run.steps:
             self._run.steps = steps
-            self._run.event.cancel()
-            self._run.event = self._loop.at(self._run.start_s + self._run.time_s(steps), self._finish)
+            self._end.cancel()
+            self._end = self._loop.at(self._run.end_s, self._finish)
 
     def _plan(self) -> None:
         self._drop_aborted()
@@ -187,9 +159,8 @@ class Replica:
         if not chunks:
             ahead = self._decodes.blocks_needed(1)
             steps = self._decodes.steps_until_change(self.cache.available_blocks + ahead)
-        run = Run(self._loop.now_s, steps, step_s, self.profile.kv_token_s * sequences, chunks, Event(_nothing))
-        run.event = self._loop.at(run.start_s + run.time_s(steps), self._finish)
-        self._run = run
+        self._run = Run(self._loop.now_s, steps, step_s, self.profile.kv_token_s * sequences, chunks)
+        self._end = self._loop.at(self._run.end_s, self._finish)
 
     def _finish(self) -> None:
         """The steps of the run are done."""
@@ -199,7 +170,7 @@ class Replica:
         total_s = run.time_s(run.steps)
         self.busy_s += total_s
         self._iteration_s = total_s / run.steps
-        self._count_gaps(run, 1, run.steps)
+        self._count_gaps(run)
         self.cache.allocate(self._decodes.blocks_needed(run.steps - 1, after=1))
         self.generated_tokens += run.steps * len(self._decodes)
         ended = self._decodes.advance(run.steps)
@@ -215,19 +186,11 @@ class Replica:
         self._is_finishing = False
         self._plan()
 
-    def _count_gaps(self, run: Run, first: int, last: int) -> None:
-        """Steps `first` to `last` of the run; together while they differ by less than a bucket's width."""
-        if not self._decodes or first > last:
-            return
-        longest_s = run.first_step_s + run.growth_s * (last - 1)
-        shortest_s = run.first_step_s + run.growth_s * (first - 1)
-        if longest_s > 1.01 * shortest_s and last > first:
-            middle = (first + last) // 2
-            self._count_gaps(run, first, middle)
-            self._count_gaps(run, middle + 1, last)
-            return
-        for group, sequences in self._decodes.groups.items():
-            self._gaps_of(group).add((longest_s + shortest_s) / 2, sequences * (last - first + 1))
+    def _count_gaps(self, run: Run) -> None:
+        if self._decodes:
+            for step_s, steps in run.step_times():
+                for group, sequences in self._decodes.groups.items():
+                    self._gaps_of(group).add(step_s, sequences * steps)
 
     def _gaps_of(self, group: tuple[int, str]) -> Histogram:
         gaps = self.gaps.get(group)
@@ -380,7 +343,3 @@ class Replica:
 
 def _rank(sequence: Sequence) -> tuple[int, int]:
     return sequence.rank
-
-
-def _nothing() -> None:
-    """Before a run has its event."""
