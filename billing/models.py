@@ -68,17 +68,22 @@ class Price(models.Model):
 
 
 class MonthSpend(models.Model):
-    """The sum of `amount_micros` of a tenant's usage records that ended in a month of its time zone.
+    """The sum of `amount_micros` of usage records that ended in a month of the tenant's time zone.
 
-    Changed in the transaction that inserts the records, and nowhere else.
+    Of a whole tenant (key and model blank), of one of its keys, or of one model as it uses it. Changed in the transaction
+    that inserts the records, and nowhere else.
     """
 
     tenant_id = models.UUIDField()
+    key_id = models.CharField(max_length=16, blank=True)
+    model = models.CharField(max_length=200, blank=True)
     month = models.CharField(max_length=7, help_text="YYYY-MM")
     amount_micros = models.BigIntegerField(default=0)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant_id", "month"), name="one_row_per_tenant_and_month"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant_id", "month", "key_id", "model"), name="one_row_per_month_and_scope"),
+        )
 
     def __str__(self) -> str:
-        return f"{self.tenant_id} {self.month}"
+        return f"{self.tenant_id} {self.month} {self.key_id or self.model}".rstrip()

@@ -33,7 +33,7 @@ def prices_in_force(model: str) -> list[Price]:
 
 def spent_micros(tenant_id: UUID, month: str) -> int:
     """Of a month, "YYYY-MM" in the tenant's time zone."""
-    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month).first()
+    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
     return row.amount_micros if row else 0
 
 

@@ -62,6 +62,12 @@ def terms_in_force(tenant: Tenant) -> TermsInForce:
     )
 
 
+def budgeted(tenant_id: UUID) -> tuple[set[str], set[str]]:
+    """The ids of the keys and of the models that have a budget of their own."""
+    rows = Limit.unscoped.filter(tenant_id=tenant_id, kind=LimitKind.BUDGET).values_list("key_id", "model")
+    return {key for key, _ in rows if key}, {model for _, model in rows if model}
+
+
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     """Of the tenants that there are."""
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))

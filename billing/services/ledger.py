@@ -1,6 +1,7 @@
 """Write usage records. The door through which the gateway's journal reaches the ledger."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ from django.db import transaction
 
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
-from billing.services.month_spend import MonthSums
+from billing.services.month_spend import MonthSums, Spent
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 GATEWAY_LOST = "gateway_lost"
 
+_SPENT = ("tenant_id", "key_id", "model", "ended_at", "amount_micros")
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
@@ -62,7 +64,7 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
     with transaction.atomic():
         sums = MonthSums(UUID(each["tenant_id"]) for each in fields.values())
-        sums.hold((UUID(each["tenant_id"]), each["ended_at"]) for each in fields.values() if each["amount_micros"])
+        sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
         UsageRecord.objects.bulk_create([UsageRecord(**fields[name]) for name in sorted(fields)], ignore_conflicts=True)
         found = _in_ledger(fields)
@@ -74,20 +76,31 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
             if its.end_state == GATEWAY_LOST and mine["end_state"] != GATEWAY_LOST:
                 _replace_lost(its, mine, sums)
             elif request_id not in before and its.end_state == mine["end_state"]:
-                sums.add(its.tenant_id, mine["ended_at"], mine["amount_micros"])
+                sums.add(_spent(mine))
         sums.write()
     return len(drafts)
 
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", "tenant_id", "end_state", "ended_at", "amount_micros")}
+    return {row.request_id: row for row in rows.only("request_id", "end_state", *_SPENT)}
 
 
 def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums) -> None:
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
-        sums.add(lost.tenant_id, lost.ended_at, -(lost.amount_micros or 0))
-        sums.add(lost.tenant_id, fields["ended_at"], fields["amount_micros"])
+        before = _spent({name: getattr(lost, name) for name in _SPENT})
+        sums.add(replace(before, amount_micros=-before.amount_micros))
+        sums.add(_spent(fields))
+
+
+def _spent(fields: dict[str, Any]) -> Spent:
+    return Spent(
+        tenant_id=UUID(str(fields["tenant_id"])),
+        key_id=fields["key_id"],
+        model=fields["model"],
+        ended_at=fields["ended_at"],
+        amount_micros=fields["amount_micros"] or 0,
+    )
 
 
 def _finals_last(draft: UsageDraft) -> bool:

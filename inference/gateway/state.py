@@ -18,10 +18,12 @@ from inference.gateway.tenant_rows import (
     NO_PRICE,
     MonthRow,
     PricesRow,
+    Spend,
     TenantFacts,
     TermsRow,
     facts_of,
     price_at,
+    spend_of,
     terms_of,
 )
 from inference.policy.decisions import TenantTerms, TokenPrice
@@ -234,13 +236,9 @@ class ControlState:
         row = self._tables.prices.get(model)
         return price_at(row, tier, now_s) if row else NO_PRICE
 
-    def month(self, tenant_id: str) -> MonthRow | None:
-        """The newest month in which the ledger has something of this tenant; None: it never had."""
-        return self._tables.months.get(tenant_id)
-
-    def months(self) -> dict[str, MonthRow]:
-        """By tenant; a copy."""
-        return dict(self._tables.months)
+    def spend(self, tenant_id: str, *, now_s: float) -> list[Spend]:
+        """Of the month that runs at `now_s` (unix time): of the tenant, first, and of each of its scopes with a budget."""
+        return spend_of(self.terms(tenant_id), self.facts(tenant_id).time_zone, self._tables.months.get(tenant_id), now_s)
 
     # The feed's thread
 
@@ -249,7 +247,7 @@ class ControlState:
         self._tenant_callbacks["terms"].append(callback)
 
     def on_months_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """The same for what tenants have spent."""
+        """The same for what `spend` says of them. A month that ends changes it too, and calls nobody."""
         self._tenant_callbacks["month"].append(callback)
 
     def on_routes_changed(self, callback: Callable[[], None]) -> None:

@@ -1,10 +1,13 @@
 """Terms, prices and months as the feed tells them, and what the data plane makes of them."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 import structlog
 
+from headway.months import month_of
 from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 
 log = structlog.get_logger(__name__)
@@ -45,6 +48,17 @@ class MonthRow(msgspec.Struct, frozen=True):
     month: str
     ends_at: float  # unix seconds
     spent_micros: int
+    keys: dict[str, int] = {}
+    """Of those with a budget of their own."""
+    models: dict[str, int] = {}
+
+
+class Spend(NamedTuple):
+    """What has been spent of one scope's budget in the month that runs now, as far as the ledger knows."""
+
+    scope: Scope
+    spent_micros: int
+    ends_s: float  # unix seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,23 @@ def terms_of(tenant_id: str, row: TermsRow) -> TenantTerms:
 
 def facts_of(row: TermsRow) -> TenantFacts:
     return TenantFacts(plan=row.plan, time_zone=row.time_zone, default_max_tokens=row.default_max_tokens)
+
+
+def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: float) -> list[Spend]:
+    """Of the tenant itself, first, and of every scope that has a budget; 0 where the ledger has nothing of this month."""
+    month = month_of(datetime.fromtimestamp(now_s, UTC), time_zone)
+    is_this = row is not None and row.month == month.name
+    whole = Scope(ScopeKind.TENANT, terms.tenant)
+    spends = [Spend(whole, row.spent_micros if row is not None and is_this else 0, month.ends_s)]
+    for scope in dict.fromkeys(limit.scope for limit in terms.limits if limit.kind is LimitKind.BUDGET):
+        if scope != whole:
+            spent = _spent_of(scope, row) if row is not None and is_this else 0
+            spends.append(Spend(scope, spent, month.ends_s))
+    return spends
+
+
+def _spent_of(scope: Scope, row: MonthRow) -> int:
+    return row.keys.get(scope.id, 0) if scope.kind is ScopeKind.KEY else row.models.get(scope.id.partition("/")[2], 0)
 
 
 def price_at(row: PricesRow, tier: str, now_s: float) -> tuple[str, TokenPrice]:

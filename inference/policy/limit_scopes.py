@@ -16,9 +16,10 @@ SAME_MONTH_S = 86_400.0
 class MonthSpend:
     """Micro-dollars of one scope in this month, each counted once although two tellers come in any order.
 
-    The ledger tells its row; it also acknowledges what we settled. `row` is the greatest row of the month that was told,
-    `counted` the first such row and all that was settled here since. All spending passes through here, so `counted` is
-    the truth and a row says the same later; a row above it tells of spending that did not.
+    The ledger tells its row; it also acknowledges what we settled. `counted` is the first row we were told, with what was
+    settled here and not acknowledged by then, and all that was settled here since: all spending passes through here, so
+    that is the truth, and later rows of the month say the same a little later. A row above it tells of spending that did
+    not (a lost gateway's journal, found again), and is believed.
     """
 
     __slots__ = ("counted", "has_row", "row", "unacknowledged")
@@ -26,17 +27,15 @@ class MonthSpend:
     def __init__(self) -> None:
         self.row = 0
         self.counted = 0
-        self.unacknowledged = 0  # of `counted`, what no row need include yet
+        self.unacknowledged = 0
         self.has_row = False
 
     def spent_micros(self) -> int:
         return max(self.row, self.counted)
 
     def tell_row(self, micros: int, *, replaces: bool) -> None:
-        if replaces:
+        if replaces or not self.has_row:
             self.row, self.counted = micros, micros + self.unacknowledged
-        elif not self.has_row and self.counted == 0:
-            self.row = self.counted = micros
         else:
             self.row = max(self.row, micros)
         self.has_row = True

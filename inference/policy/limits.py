@@ -101,9 +101,10 @@ class Limiter:
     ) -> None:
         """What the ledger's row of the running month says (of the tenant, or of one scope of it), and when it ends.
 
-        At start and takeover it comes before anything of this tenant is settled or restored. Later rows of the month may
-        come at any time and in any order with `acknowledged`: none is counted twice, an older one changes nothing. With
-        `replaces` the row is the truth as read after every acknowledgement told so far (a correction, a lower one too).
+        The first one comes at start and takeover, when a tenant appears (0 then), and for another scope when it is given a
+        budget. Later rows of the month may come at any time and in any order with `acknowledged`: none is counted twice,
+        an older one changes nothing. With `replaces` the row is the truth as read after every acknowledgement told so
+        far (a correction, a lower one too).
         """
         self._tick(now_s)
         state = self._tenant(tenant)
@@ -196,9 +197,15 @@ class Limiter:
         if known is not None and known.entry.is_open:
             self._close(request_id, known, NOTHING, now_s)
 
-    def acknowledged(self, tenant: str, amount_micros: int) -> None:
-        """The ledger's row of the tenant's month includes this much of what was settled here."""
-        self._tenant(tenant).month.acknowledge(amount_micros)
+    def acknowledged(self, tenant: str, amount_micros: int, *, key: str | None = None, model: str | None = None) -> None:
+        """The ledger's row of the tenant's month includes this much of what was settled here, of this key and model.
+
+        Without them a budget that is given to the key or model later begins with what was acknowledged counted twice.
+        """
+        state = self._tenant(tenant)
+        for each in (state, state.keys.get(key or ""), state.models.get(model or "")):
+            if each is not None:
+                each.month.acknowledge(amount_micros)
 
     def restore(
         self,

@@ -12,8 +12,9 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
                                   id (as in policy's Scope), kind (LimitKind), value}, ...]}; no row: the default plan
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
                                   effective_from (unix s)}, ...]}: all that hold or will hold; no row: free
-    month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_micros}: the newest month something was
-                                  spent in. A figure (publish_figure)
+    month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_micros, keys: {id: micros},
+                                  models: {id: micros}}: the newest month something was spent in; keys and models
+                                  are those with a budget. A figure (publish_figure)
 """
 
 from datetime import datetime, timedelta

@@ -19,11 +19,21 @@ class Month:
 
 def month_of(at: datetime, time_zone: str) -> Month:
     """The month `at` (aware) lies in there. A zone this machine does not know counts as UTC."""
+    local = at.astimezone(zone_named(time_zone) or UTC)
+    return _month(local.year, local.month, time_zone)
+
+
+def month_named(name: str, time_zone: str) -> Month:
+    """ "2026-11" in that zone. Raises ValueError."""
+    year, _, month = name.partition("-")
+    return _month(int(year), int(month), time_zone)
+
+
+def _month(year: int, month: int, time_zone: str) -> Month:
     zone = zone_named(time_zone) or UTC
-    local = at.astimezone(zone)
-    start = datetime(local.year, local.month, 1, tzinfo=zone)
-    end = datetime(local.year + local.month // 12, local.month % 12 + 1, 1, tzinfo=zone)
-    return Month(name=f"{local.year:04d}-{local.month:02d}", starts_s=start.timestamp(), ends_s=end.timestamp())
+    start = datetime(year, month, 1, tzinfo=zone)
+    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+    return Month(name=f"{year:04d}-{month:02d}", starts_s=start.timestamp(), ends_s=end.timestamp())
 
 
 def zone_named(name: str) -> tzinfo | None:

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from billing.services.month_spend import tell_month
 from headway.errors import InvalidInput
 from headway.months import zone_named
 from inference.selectors import has_model
@@ -58,8 +59,6 @@ def set_limits(
     _check_limits(limits)
     if key_id is not None and model is not None:
         raise InvalidInput("a limit is of a key or of a model, not of both", param="model")
-    if LimitKind.BUDGET in limits and (key_id is not None or model is not None):
-        raise InvalidInput("a budget is of the whole tenant, not of a key or a model", param="budget")
     if model is not None and not has_model(model):
         raise InvalidInput(f"there is no model {model!r}", param="model")
     if time_zone is not None and zone_named(time_zone) is None:
@@ -76,7 +75,10 @@ def set_limits(
         if time_zone is not None:
             tenant.time_zone = time_zone
             tenant.save(update_fields=["time_zone"])
-        return _tell(tenant, before, action="tenant.set_limits", actor=actor)
+        terms = _tell(tenant, before, action="tenant.set_limits", actor=actor)
+        if LimitKind.BUDGET in limits or time_zone is not None:
+            tell_month(tenant.id, tenant.time_zone)
+    return terms
 
 
 def define_plan(

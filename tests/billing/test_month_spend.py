@@ -10,9 +10,10 @@ from billing.errors import UsageRefused
 from billing.models import MonthSpend, UsageRecord
 from billing.selectors import spent_micros
 from billing.services.ledger import UsageDraft, record_usage
-from inference.models import ControlChange
+from inference.models import ControlChange, Model
 from inference.services import control
-from tenants.models import Tenant
+from tenants.models import LimitKind, Tenant
+from tenants.services.keys import issue_api_key
 from tenants.services.tenants import create_tenant
 from tenants.services.terms import set_limits
 from tests.inference.gateway.usage_drafts import draft
@@ -37,7 +38,13 @@ def at(*parts: int) -> float:
 
 
 def months(tenant: Tenant) -> dict[str, int]:
-    return dict(MonthSpend.objects.filter(tenant_id=tenant.id).values_list("month", "amount_micros"))
+    return dict(MonthSpend.objects.filter(tenant_id=tenant.id, key_id="", model="").values_list("month", "amount_micros"))
+
+
+def told(tenant: Tenant) -> dict[str, Any]:
+    payload: dict[str, Any] | None = ControlChange.objects.filter(kind="month", key=str(tenant.id)).latest("id").payload
+    assert payload is not None
+    return payload
 
 
 def test_amounts_are_recorded_and_add_up_in_the_month_the_request_ended_in(acme: Tenant) -> None:
@@ -89,11 +96,30 @@ def test_each_change_is_told_to_the_data_plane_with_the_end_of_the_month(acme: T
     record_usage(drafts=[priced("b", acme, ended_at_s=at(2026, 12, 6)), priced("c", acme, ended_at_s=at(2026, 11, 6))])
     rows = ControlChange.objects.filter(kind="month", key=str(acme.id)).order_by("id").values_list("payload", flat=True)
     assert list(rows) == [
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 10},
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 20},
+        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 10, "keys": {}, "models": {}},
+        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 20, "keys": {}, "models": {}},
     ]
     record_usage(drafts=[priced("free", acme, 0)])
     assert len(rows.all()) == 2, "nothing is told when nothing was spent"
+
+
+def test_keys_and_models_have_months_of_their_own_and_those_with_a_budget_are_told(acme: Tenant) -> None:
+    Model.objects.create(public_id="tiny")
+    key = issue_api_key(tenant=acme, name="ci", actor="test").key
+    now_s = timezone.now().timestamp()
+    record_usage(
+        drafts=[
+            priced("a", acme, 1, key_id=key.id, model="tiny", ended_at_s=now_s),
+            priced("b", acme, 2, key_id=key.id, model="big", ended_at_s=now_s),
+            priced("c", acme, 4, key_id="other", model="tiny", ended_at_s=now_s),
+        ]
+    )
+    assert told(acme)["spent_micros"] == 7
+    set_limits(tenant=acme, key_id=key.id, limits={LimitKind.BUDGET: 100}, actor="test")
+    set_limits(tenant=acme, model="tiny", limits={LimitKind.BUDGET: 100}, actor="test")
+    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: 3}, {"tiny": 5})
+    record_usage(drafts=[priced("d", acme, 8, key_id=key.id, model="big", ended_at_s=now_s)])
+    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: 11}, {"tiny": 5})
 
 
 def test_rows_of_a_figure_go_once_they_were_replaced_a_while_ago(acme: Tenant) -> None:
@@ -107,15 +133,17 @@ def test_rows_of_a_figure_go_once_they_were_replaced_a_while_ago(acme: Tenant) -
     assert list(left) == [2, 3], "a reader that has just read the newest still finds it"
 
 
+@pytest.mark.parametrize("lost_micros", [10, 3, None])
 @pytest.mark.django_db(transaction=True)
-def test_two_who_write_the_same_requests_at_once_add_each_once(acme: Tenant) -> None:
+def test_two_who_write_the_same_requests_at_once_add_each_once(acme: Tenant, lost_micros: int | None) -> None:
     errors: list[Exception] = []
 
     def write(order: int) -> None:
         try:
             for start in range(0, 100, 10):
                 ids = list(range(start, start + 10))[::order]
-                record_usage(drafts=[priced(f"r{number}", acme, 10, "done" if order > 0 else "gateway_lost") for number in ids])
+                amount_micros, end_state = (10, "done") if order > 0 else (lost_micros, "gateway_lost")
+                record_usage(drafts=[priced(f"r{number}", acme, amount_micros, end_state) for number in ids])
         except DatabaseError as error:
             errors.append(error)
         finally:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headway.errors import InvalidInput
 from headway.money import micros_to_usd, usd_to_micros
-from headway.months import month_of, zone_named
+from headway.months import month_named, month_of, zone_named
 
 
 @given(st.integers(0, 10**15))
@@ -25,6 +25,7 @@ def test_a_month_begins_and_ends_at_midnight_of_its_zone() -> None:
     assert month.name == "2027-01"
     assert month.starts_s == datetime(2026, 12, 31, 15, tzinfo=UTC).timestamp()
     assert month.ends_s == datetime(2027, 1, 31, 15, tzinfo=UTC).timestamp()
+    assert month_named("2027-01", "Asia/Tokyo") == month
     summer = month_of(datetime(2026, 3, 15, tzinfo=UTC), "Europe/Berlin")
     assert summer.ends_s - summer.starts_s == 31 * 86_400 - 3600, "clocks went forward"
 

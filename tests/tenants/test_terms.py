@@ -25,7 +25,7 @@ def globex() -> Tenant:
 
 
 def published(tenant: Tenant) -> dict[str, object]:
-    payload = ControlChange.objects.filter(kind="terms", key=str(tenant.id)).latest("id").payload
+    payload: dict[str, object] | None = ControlChange.objects.filter(kind="terms", key=str(tenant.id)).latest("id").payload
     assert payload is not None
     return payload
 
@@ -146,7 +146,7 @@ def test_a_stranger_s_key_an_unknown_model_and_an_unknown_zone_are_refused(acme:
     with pytest.raises(InvalidInput):
         set_limits(tenant=acme, limits={}, time_zone="Mars/Olympus", actor="test")
     with pytest.raises(InvalidInput):
-        set_limits(tenant=acme, limits={LimitKind.BUDGET: 1}, key_id=theirs.id, actor="test")
+        set_limits(tenant=acme, limits=one, key_id=theirs.id, model="nobody", actor="test")
     with pytest.raises(UnknownPlan):
         set_plan(tenant=acme, plan="nobody", actor="test")
     assert not Limit.unscoped.exists()

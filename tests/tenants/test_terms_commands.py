@@ -73,7 +73,7 @@ def test_set_price_prints_the_prices_that_hold() -> None:
         (["set_limits", "acme", "--budget-usd", "0"], "--budget-usd must be above 0"),
         (["set_limits", "acme", "--budget-usd", "-1"], "--budget-usd must be from 0"),
         (["set_limits", "acme", "--budget-usd", "nan"], "--budget-usd"),
-        (["set_limits", "acme", "--model", "tiny", "--budget-usd", "1"], "a budget is of the whole tenant"),
+        (["set_limits", "acme", "--model", "tiny", "--key", "k", "--rpm", "1"], "of a key or of a model, not of both"),
         (["set_limits", "acme", "--model", "nobody", "--rpm", "1"], "no model 'nobody'"),
         (["set_limits", "acme", "--key", "nobody", "--rpm", "1"], "acme has no key 'nobody'"),
         (["set_limits", "nobody", "--rpm", "1"], "no tenant 'nobody'"),

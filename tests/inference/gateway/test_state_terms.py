@@ -1,8 +1,11 @@
+from datetime import UTC, datetime
 from typing import Any
 
 from inference.gateway.state import Change, ControlState
 from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 from tests.inference.gateway.control_rows import gone, model_row, state_of
+
+NOVEMBER_S = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
 
 
 def terms_row(change_id: int, tenant_id: str = "t1", **changes: Any) -> Change:
@@ -32,8 +35,9 @@ def price_row(change_id: int, *prices: tuple[str, int, int, float]) -> Change:
     return Change(change_id, "price", "m", {"prices": rows})
 
 
-def month_row(change_id: int, spent_micros: int = 7, tenant_id: str = "t1") -> Change:
-    return Change(change_id, "month", tenant_id, {"month": "2026-11", "ends_at": 9.0, "spent_micros": spent_micros})
+def month_row(change_id: int, spent_micros: int = 7, tenant_id: str = "t1", **changes: Any) -> Change:
+    payload = {"month": "2026-11", "ends_at": 9.0, "spent_micros": spent_micros}
+    return Change(change_id, "month", tenant_id, payload | changes)
 
 
 def test_terms_are_what_the_policies_speak() -> None:
@@ -64,7 +68,7 @@ def test_terms_that_cannot_be_read_do_not_free_a_tenant_of_its_limits() -> None:
     state = state_of(terms_row(1), terms_row(2, tier_ceiling="urgent"), terms_row(3, limits=None), month_row(4))
     state.apply([Change(5, "month", "t1", {"spent_micros": "x"})])
     assert state.terms("t1").limits
-    assert state.month("t1") is not None
+    assert state.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 7
     assert state.applied_change_id == 5
     assert [change.id for change in state.rows()] == [1, 4]
 
@@ -79,7 +83,8 @@ def test_a_price_is_the_newest_that_holds_of_the_tier_else_of_all() -> None:
 
 
 def test_listeners_hear_whose_terms_and_months_changed() -> None:
-    state, terms, months, routes = ControlState(), [], [], []
+    state, terms, routes = ControlState(), [], []
+    months: list[frozenset[str]] = []
     state.on_terms_changed(lambda ids: terms.append((ids, {each: state.terms(each).weight for each in ids})))
     state.on_months_changed(months.append)
     state.on_routes_changed(lambda: routes.append(1))
@@ -100,7 +105,7 @@ def test_a_reload_tells_of_those_who_came_and_of_those_who_went() -> None:
     state.on_terms_changed(heard.append)
     state.reload([terms_row(1, "new")])
     assert frozenset().union(*heard) == {"old", "new"}
-    assert state.months() == {}
+    assert state.spend("old", now_s=NOVEMBER_S)[0].spent_micros == 0
 
 
 def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
@@ -108,5 +113,23 @@ def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
     again = state_of(*state.rows())
     assert again.terms("t1") == state.terms("t1")
     assert again.price("m", "standard", now_s=1.0) == state.price("m", "standard", now_s=1.0)
-    month = again.month("t1")
-    assert month is not None and month.spent_micros == 9
+    assert again.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 9
+
+
+def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_budget() -> None:
+    def budget(scope: str, name: str) -> dict[str, object]:
+        return {"scope": scope, "id": name, "kind": "monthly_budget", "value": 5}
+
+    limits = [budget("tenant", "t1"), budget("key", "k1"), budget("model", "t1/org/tiny"), budget("model", "t1/big")]
+    state = state_of(terms_row(1, limits=limits), month_row(2, keys={"k1": 1, "k2": 2}, models={"org/tiny": 3}))
+    ends_s = datetime(2026, 11, 30, 15, tzinfo=UTC).timestamp()  # midnight in Tokyo
+    scopes = [
+        Scope(ScopeKind.TENANT, "t1"),
+        Scope(ScopeKind.KEY, "k1"),
+        Scope(ScopeKind.MODEL, "t1/org/tiny"),
+        Scope(ScopeKind.MODEL, "t1/big"),
+    ]
+    assert state.spend("t1", now_s=NOVEMBER_S) == [
+        (scope, spent, ends_s) for scope, spent in zip(scopes, (7, 1, 3, 0), strict=True)
+    ]
+    assert [spend.spent_micros for spend in state.spend("t1", now_s=ends_s)] == [0, 0, 0, 0]

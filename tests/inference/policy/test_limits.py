@@ -224,6 +224,20 @@ def test_ledger_rows_and_acknowledgements_count_nothing_twice_in_any_order(row_f
     assert passes(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 2.0)
 
 
+def test_a_key_is_given_a_budget_in_the_middle_of_the_month() -> None:
+    limits = limiter()
+    limits.set_month("acme", spent_micros=5000, ends_s=1e6, now_s=0.0)
+    for name in ("acknowledged", "not yet"):
+        assert passes(limits, ask(name, 100, 100, price=A_MICRO_A_TOKEN), 1.0)
+        limits.settle(name, Usage(amount_micros=200), 1.0)
+    limits.acknowledged("acme", 200, key="k1", model="tiny")
+    limits.set_terms(TenantTerms("acme", limits=(Limit(KEY_1, LimitKind.BUDGET, 1000),)), 2.0)
+    limits.set_month("acme", spent_micros=500, ends_s=1e6, now_s=2.0, scope=KEY_1)
+    assert hit_of(limits, ask("a", 200, 101, price=A_MICRO_A_TOKEN), 2.0).used == 700
+    assert passes(limits, ask("a", 200, 100, price=A_MICRO_A_TOKEN), 2.0)
+    assert passes(limits, ask("b", 200, 200, key="k2", price=A_MICRO_A_TOKEN), 2.0)
+
+
 def test_a_new_month_starts_from_nothing_and_an_old_row_is_not_believed() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
     month_s = 30 * 86_400.0

@@ -209,7 +209,8 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def start_or_stop(self, data: st.DataObject) -> None:
         running = [charge for charge in self.charges.values() if charge.is_running]
-        charge = data.draw(st.sampled_from(running)) if running and data.draw(st.booleans()) else self.some_open(data)
+        pick_running = data.draw(st.booleans())
+        charge = data.draw(st.sampled_from(running)) if running and pick_running else self.some_open(data)
         if charge is None:
             return
         tenant = charge.ask.tenant
