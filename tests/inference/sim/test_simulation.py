@@ -5,12 +5,12 @@ import pytest
 
 from inference.policy.decisions import Limit, LimitKind, Reason, Scope, ScopeKind, TenantTerms, Tier, TierTargets
 from inference.sim.fronts import BASELINES, FrontContext, MakeFront
-from inference.sim.generators import TenantLoad, poisson
+from inference.sim.generators import TenantLoad, poisson, shared_prefixes
 from inference.sim.ours import BrainFront, RouterFront
 from inference.sim.results import jain, max_to_mean, summarise
 from inference.sim.simulation import Outcome, Setup, Simulation, simulate
 from inference.sim.sustainable import Target, sustainable_rate
-from inference.sim.workload import Arrival, Workload, merge
+from inference.sim.workload import Arrival, Workload, best_cached_share, merge
 from tests.inference.sim.casts import QUICK, at_once, shared, steady
 
 FRONTS: dict[str, MakeFront] = {**BASELINES, "router": RouterFront, "brain": BrainFront}
@@ -49,13 +49,36 @@ def test_the_same_seed_gives_the_same_run(make_front: MakeFront) -> None:
     assert fingerprint(first) == fingerprint(again)
 
 
-def test_prefix_only_sends_all_to_one_replica_where_all_share_their_first_block() -> None:
-    """B108, as a baseline that shows what to avoid."""
-    workload = shared(requests_per_s=40.0, seconds=8.0)
-    collapsed = summarise(simulate(workload, BASELINES["prefix only"], SETUP))
-    ours = summarise(simulate(workload, RouterFront, SETUP))
-    assert collapsed.load_max_to_mean == pytest.approx(3.0)
-    assert ours.load_max_to_mean < 1.3
+def thirty_tenants(requests_per_s: float) -> Workload:
+    """1,280 tokens of prefix each, of which all share the first block; no replica can hold more than half of them."""
+    return shared_prefixes(
+        tenants=30,
+        prefix_tokens=1280,
+        suffix_tokens=100,
+        output_tokens=60,
+        requests_per_s=requests_per_s,
+        seconds=90.0,
+        rng=Random(1),
+        content_block_tokens=128,
+    )
+
+
+FOUR = Setup(replace(QUICK, kv_tokens=16_384, step_budget_tokens=1024), replicas=4)
+
+
+def test_b108_x15_a_first_block_that_all_share_sends_all_to_one_replica_by_prefix_alone() -> None:
+    """The baseline that shows what to avoid."""
+    collapsed = summarise(simulate(thirty_tenants(8.0), BASELINES["prefix only"], FOUR))
+    assert collapsed.load_max_to_mean == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("make_front", [RouterFront, BrainFront])
+def test_b108_x15_ours_keeps_prefixes_together_and_loads_even(make_front: MakeFront) -> None:
+    workload = thirty_tenants(8.0)
+    ours = summarise(simulate(workload, make_front, FOUR))
+    assert ours.all.cached_share >= 0.9 * best_cached_share(workload)
+    assert ours.load_max_to_mean <= 1.3
+    assert ours.work_max_to_mean <= 1.3
 
 
 def test_knowing_the_caches_beats_being_blind_to_them() -> None:
