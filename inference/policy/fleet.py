@@ -77,6 +77,8 @@ class Replica:
     """Of the running requests."""
     frame: StateFrame = field(default_factory=StateFrame)
     frame_s: float = float("-inf")
+    num_foreign: int = 0
+    """Requests that wait in the engine and are not ours, as of the frame."""
     # Where it stands in the fleet's indexes.
     groups: tuple["Group", ...] = ()
     well_groups: tuple["Group", ...] = ()
@@ -222,7 +224,7 @@ class Fleet:
         if is_another:
             fresh = self._new(spec)
             replica.prefill_rate, replica.inter_token, replica.work = fresh.prefill_rate, fresh.inter_token, fresh.work
-            replica.frame, replica.frame_s = fresh.frame, fresh.frame_s
+            replica.frame, replica.frame_s, replica.num_foreign = fresh.frame, fresh.frame_s, 0
             replica.incarnation += 1
         replica.spec, replica.is_ready = spec, True
         return is_another

@@ -40,7 +40,7 @@ class RoutingTunables:
     """For a replica that does not say how many tokens its cache holds."""
     prefill_tokens_per_s: float = 8_000.0
     """Until a first token has been seen."""
-    prior_busy_s: float = 2.0
+    prior_busy_s: float = 1.0
     """How many seconds of work of its own a replica needs to be believed as much as its pool's rate."""
     fade_s: float = 60.0
     """Over which rates and recent work are averaged."""
@@ -58,7 +58,7 @@ class RoutingTunables:
     """Requests it may have in any case: one or two are no imbalance."""
     balance_s: float = 0.2
     """What a full batch adds to the score: decoding slows down with it, and so does prefilling."""
-    spread_s: float = 0.05
+    spread_s: float = 0.5
     """What being busy prefilling all of the last minute adds to the score: new prefixes go where there was least work."""
     zone_penalty_s: float = 1.0
     """How much sooner the first token must come from another zone."""
@@ -103,7 +103,7 @@ _MOST_DUE_LOOKED_AT = 16
 
 class Router:
     def __init__(self, tunables: RoutingTunables) -> None:
-        self._tunables = tunables
+        self.tunables = tunables
         self._health = Health(tunables.health)
         self._prefix = PrefixIndex(max_entries=tunables.max_index_entries, max_depth=tunables.max_depth_blocks)
         self._fleet = Fleet(fade_s=tunables.fade_s, pace_fade_s=tunables.pace_fade_s)
@@ -135,7 +135,7 @@ class Router:
         known = self._fleet.replicas.get(replica)
         if known is not None and known.batch_cap != cap:
             known.batch_cap = max(1, cap)
-            known.slot_s = self._tunables.balance_s / known.cap
+            known.slot_s = self.tunables.balance_s / known.cap
             self._place(known)
 
     def cap_of(self, replica: str) -> int:
@@ -148,6 +148,7 @@ class Router:
         known = self._fleet.replicas.get(replica)
         if known is not None:
             known.frame, known.frame_s = frame, now_s
+            known.num_foreign = max(0, (frame.waiting or 0) - len(known.pending))
             self._refresh(known, now_s)
 
     # What to do with an asker
@@ -194,7 +195,7 @@ class Router:
         if choice.reason is Reason.PROBE:
             self._health.probe_begins(replica.id, ask.id)
         uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
-        self._start(ask, replica, choice.cached_tokens // self._tunables.block_tokens, now_s)
+        self._start(ask, replica, choice.cached_tokens // self.tunables.block_tokens, now_s)
         replica.add_pending(ask.id, uncached, now_s)
         replica.work.add(uncached, now_s)
         self._refresh(replica, now_s)
@@ -259,7 +260,7 @@ class Router:
                 self._prefix.correct(
                     replica.id,
                     predicted_blocks=running.predicted_blocks,
-                    cached_blocks=usage.cached_tokens // self._tunables.block_tokens,
+                    cached_blocks=usage.cached_tokens // self.tunables.block_tokens,
                 )
         if ending is Ending.WELL:
             self._mean_running_s += 0.1 * (now_s - running.begun_s - self._mean_running_s)
@@ -330,7 +331,7 @@ class Router:
         return well.num_members > sum(well in replica.groups for replica in tried)
 
     def _limit(self, ask: Ask) -> int:
-        return self._tunables.num_least_loaded + len(ask.excluded)
+        return self.tunables.num_least_loaded + len(ask.excluded)
 
     def _least_loaded(self, ask: Ask) -> list[Replica]:
         """Half of them of its own zone, when there is another."""
@@ -342,7 +343,7 @@ class Router:
 
     def _holders(self, ask: Ask, least: list[Replica]) -> dict[Replica, int]:
         """Those that hold most of the prompt's beginning, full ones too, with the blocks they hold; the most first."""
-        fleet, tunables, prompt = self._fleet, self._tunables, self._prompt(ask)
+        fleet, tunables, prompt = self._fleet, self.tunables, self._prompt(ask)
         found = self._prefix.match(prompt, tunables.num_holders, tunables.matters_ratio)
         holders: dict[Replica, int] = {}
         fewest = 0
@@ -358,7 +359,7 @@ class Router:
 
     def _best(self, ask: Ask, holders: dict[Replica, int], least: list[Replica], now_s: float) -> Replica | None:
         """The lowest score of those with room; of equals, the one that was not served for longest."""
-        tunables, well, excluded, prompt_tokens = self._tunables, self._fleet.well, ask.excluded, ask.prompt_tokens
+        tunables, well, excluded, prompt_tokens = self.tunables, self._fleet.well, ask.excluded, ask.prompt_tokens
         local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
         best, best_score = None, float("inf")
         for replica in holders or least:
@@ -393,25 +394,24 @@ class Router:
 
     def _uncached(self, prompt_tokens: int, depth: int) -> int:
         """Engines compute one token at least."""
-        left = prompt_tokens - depth * self._tunables.block_tokens
+        left = prompt_tokens - depth * self.tunables.block_tokens
         return left if left > 1 else 1
 
     def _penalty_s(self, replica: Replica, ask: Ask, now_s: float) -> float:
         """What speaks against it besides its load. Nothing that is unknown does."""
-        tunables = self._tunables
+        tunables = self.tunables
         penalty_s = self._health.suspicion_s(self._health.records[replica.id], now_s)
         if now_s - replica.frame_s <= tunables.frame_lasts_s:
             full = (replica.frame.kv_used_ratio or 0.0) - tunables.full_kv_ratio
             penalty_s += max(0.0, full) / (1.0 - tunables.full_kv_ratio) * tunables.full_kv_s
             # Somebody else's requests wait there, of a size that nobody knows: as long as this one.
-            foreign = (replica.frame.waiting or 0) - len(replica.pending)
-            penalty_s += max(0, foreign) * ask.prompt_tokens * replica.s_per_token
+            penalty_s += replica.num_foreign * ask.prompt_tokens * replica.s_per_token
         return penalty_s
 
     def _chosen(self, ask: Ask, replica: Replica, depth: int, reason: Reason, now_s: float) -> Choice:
         uncached = self._uncached(ask.prompt_tokens, depth)
-        queued_s = replica.queued_s(self._tunables.report_delay_s, now_s)
-        ttft_s = self._tunables.overhead_s + queued_s + uncached * replica.s_per_token
+        queued_s = replica.queued_s(self.tunables.report_delay_s, now_s)
+        ttft_s = self.tunables.overhead_s + queued_s + uncached * replica.s_per_token
         return Choice(replica.id, reason, ttft_s, max(0, ask.prompt_tokens - uncached))
 
     # Steps of keeping books
@@ -423,8 +423,8 @@ class Router:
         if is_another:
             self._health.reset(spec.id, self._next_event())
         if not spec.is_draining and not self._prefix.knows(spec.id):
-            tokens = spec.kv_tokens or self._tunables.unknown_cache_tokens
-            self._prefix.add(spec.id, cache_blocks=max(1, tokens // self._tunables.block_tokens))
+            tokens = spec.kv_tokens or self.tunables.unknown_cache_tokens
+            self._prefix.add(spec.id, cache_blocks=max(1, tokens // self.tunables.block_tokens))
 
     def _start(self, ask: Ask, replica: Replica, predicted_blocks: int, now_s: float) -> Running:
         running = Running(
@@ -453,17 +453,19 @@ class Router:
         self._health.probe_lost(name, running.id)
 
     def _learn_rate(self, replica: Replica, tokens: int, busy_s: float, now_s: float) -> None:
-        busy_s = max(0.0, busy_s - self._tunables.overhead_s)
+        if busy_s < 2.0 * self.tunables.overhead_s:
+            return  # too short to tell prefilling from the rest
+        busy_s -= self.tunables.overhead_s
         replica.prefill_rate.add(tokens, busy_s, now_s)
         self._pool_rate.add(tokens, busy_s, now_s)
 
     def _pool_rate_now(self) -> float:
-        return max(1.0, self._pool_rate.value(self._tunables.prefill_tokens_per_s, 0.1))
+        return max(1.0, self._pool_rate.value(self.tunables.prefill_tokens_per_s, 0.1))
 
     def _rate(self, replica: Replica) -> float:
         """Prompt tokens a second."""
         prior = replica.spec.prefill_tokens_per_s or self._pool_rate_now()
-        return max(1.0, replica.prefill_rate.value(prior, self._tunables.prior_busy_s))
+        return max(1.0, replica.prefill_rate.value(prior, self.tunables.prior_busy_s))
 
     def _drop_if_gone(self, replica: Replica) -> None:
         if not replica.is_ready and not replica.running:
@@ -473,13 +475,13 @@ class Router:
     def _refresh(self, replica: Replica, now_s: float) -> None:
         """What is known of its speed and health, in the form in which choosing uses it."""
         s_per_token = replica.s_per_token = 1.0 / self._rate(replica)
-        replica.slot_s = self._tunables.balance_s / replica.cap
-        replica.work_s = self._tunables.spread_s * replica.work.at(now_s) * s_per_token / self._tunables.fade_s
+        replica.slot_s = self.tunables.balance_s / replica.cap
+        replica.work_s = self.tunables.spread_s * replica.work.at(now_s) * s_per_token / self.tunables.fade_s
         frame = replica.frame
         replica.is_odd = (
             self._health.records[replica.id].strikes > 0.0
-            or bool(frame.waiting)
-            or (frame.kv_used_ratio or 0.0) > self._tunables.full_kv_ratio
+            or replica.num_foreign > 0
+            or (frame.kv_used_ratio or 0.0) > self.tunables.full_kv_ratio
         )
 
     def _place(self, replica: Replica) -> None:
@@ -497,7 +499,7 @@ class Router:
         return ReplicaView(
             in_flight=replica.in_flight,
             cap=replica.cap,
-            queued_prefill_tokens=rate * replica.queued_s(self._tunables.report_delay_s, now_s),
+            queued_prefill_tokens=rate * replica.queued_s(self.tunables.report_delay_s, now_s),
             prefill_tokens_per_s=rate,
             inter_token_s=self.inter_token_s(replica.id),
             cached_blocks=self._prefix.blocks_of(replica.id),
