@@ -264,6 +264,7 @@ class Brain:
         self._num_entries += 1
         terms = self._terms.get(ask.tenant)
         entry = Entry(
+            id=ask.id,
             ask=ask,
             tier=ask.tier if terms is None else max(ask.tier, terms.tier_ceiling),
             arrival_s=arrival_s,

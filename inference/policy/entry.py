@@ -21,7 +21,9 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
+    id: str
     ask: Ask
+    """Its latest."""
     tier: Tier
     """After the plan's ceiling."""
     arrival_s: float
@@ -64,10 +66,6 @@ class Entry:
     """It is being parked for this one."""
     parks: "Entry | None" = None
     """This one is being parked for it."""
-
-    @property
-    def id(self) -> str:
-        return self.ask.id
 
     @property
     def waits(self) -> bool:

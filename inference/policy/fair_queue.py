@@ -40,6 +40,7 @@ class FairQueue:
     def __init__(self, tunables: QueueTunables) -> None:
         self.waiting = [0, 0, 0]
         """How many wait in each tier."""
+        self.num_waiting = 0
         self._tunables = tunables
         self._turns = TierTurns(tunables)
         self._accounts: dict[tuple[str, Tier], Account] = {}
@@ -50,9 +51,6 @@ class FairQueue:
         self._blocked_tenants: set[str] = set()
         self._blocked_keys: set[tuple[str, str]] = set()  # tenant, key
         self._next_number = 0
-
-    def __len__(self) -> int:
-        return sum(self.waiting)
 
     # Coming and leaving
 
@@ -66,6 +64,7 @@ class FairQueue:
         if self.waiting[tier] == 0:
             self._turns.begin_waiting(tier, now_s)
         self.waiting[tier] += 1
+        self.num_waiting += 1
         self._tokens[tier] += entry.ask.prompt_tokens
         account.waiting += 1
         account.waiting_tokens += entry.ask.prompt_tokens
@@ -79,6 +78,7 @@ class FairQueue:
         account, tier = line.account, entry.tier
         line.remove(entry)
         self.waiting[tier] -= 1
+        self.num_waiting -= 1
         self._tokens[tier] -= entry.ask.prompt_tokens
         account.waiting -= 1
         account.waiting_tokens -= entry.ask.prompt_tokens
@@ -229,7 +229,7 @@ class FairQueue:
 
     def last_place(self) -> Place:
         """Behind everybody."""
-        return Place(1 + sum(self.waiting), sum(self._tokens))
+        return Place(1 + self.num_waiting, sum(self._tokens))
 
     def places(self) -> Iterator[tuple[Entry, Place]]:
         """Of everybody. O(n log n)."""
@@ -246,14 +246,17 @@ class FairQueue:
     def _place(self, account: Account, own_ahead: int, own_tokens_ahead: int) -> Place:
         """More urgent tiers first; of its own tier, the others are served in proportion of the weights."""
         tier = account.tier
-        others = max(0.0, self._weights[tier] / account.weight - 1.0)
-        others_ahead = min(self.waiting[tier] - account.waiting, int(own_ahead * others + others / 2))
-        others_waiting = max(1, self.waiting[tier] - account.waiting)
-        others_tokens = (self._tokens[tier] - account.waiting_tokens) * others_ahead // others_waiting
-        return Place(
-            position=1 + sum(self.waiting[:tier]) + own_ahead + others_ahead,
-            prefill_tokens_ahead=sum(self._tokens[:tier]) + own_tokens_ahead + others_tokens,
-        )
+        own_share = self._weights[tier] / account.weight - 1.0
+        others_waiting = self.waiting[tier] - account.waiting
+        others_ahead = min(others_waiting, int((own_ahead + 0.5) * own_share)) if others_waiting else 0
+        tokens = own_tokens_ahead
+        if others_ahead:
+            tokens += (self._tokens[tier] - account.waiting_tokens) * others_ahead // others_waiting
+        position = 1 + own_ahead + others_ahead
+        for urgent in range(tier):
+            position += self.waiting[urgent]
+            tokens += self._tokens[urgent]
+        return Place(position, tokens)
 
     # Steps
 
@@ -267,15 +270,16 @@ class FairQueue:
             if line.heap_counter != counter:
                 heappop(heap)
                 continue
-            head = None if line.account.tenant in self._blocked_tenants else line.head()
-            if head is None:
-                heappop(heap)
-                line.heap_counter = None
-            elif line.account.counter != counter:
-                line.heap_counter = line.account.counter
-                heapreplace(heap, (line.account.counter, number, line))
-            else:
+            account = line.account
+            if account.counter != counter:
+                line.heap_counter = account.counter
+                heapreplace(heap, (account.counter, number, line))
+                continue
+            head = None if account.tenant in self._blocked_tenants else line.head()
+            if head is not None:
                 return counter, number, head
+            heappop(heap)
+            line.heap_counter = None
         return None
 
     def _activate(self, line: TenantLine) -> None:
@@ -319,6 +323,7 @@ class FairQueue:
                 yield from account.lines
 
     def check_invariants(self) -> None:
+        assert self.num_waiting == sum(self.waiting)
         for tier in TIERS:
             accounts = [account for account in self._accounts.values() if account.tier is tier]
             assert self.waiting[tier] == sum(account.waiting for account in accounts)

@@ -22,18 +22,25 @@ class ServiceWindow:
     def __init__(self, window_s: float) -> None:
         self._bucket_s = window_s / BUCKETS
         self._buckets: deque[tuple[int, dict[str, float], set[str]]] = deque()
+        self._served: dict[str, float] = {}  # the last bucket's
+        self._waited: set[str] = set()
+        self._bucket_until_s = float("-inf")
 
     def record(self, tenant: str, tokens: float, now_s: float) -> None:
         """Tokens may be negative: a correction."""
-        served = self._bucket(now_s)[1]
-        served[tenant] = served.get(tenant, 0.0) + tokens
+        if now_s >= self._bucket_until_s:
+            self._next_bucket(now_s)
+        self._served[tenant] = self._served.get(tenant, 0.0) + tokens
 
     def had_to_wait(self, tenant: str, now_s: float) -> None:
-        self._bucket(now_s)[2].add(tenant)
+        if now_s >= self._bucket_until_s:
+            self._next_bucket(now_s)
+        self._waited.add(tenant)
 
     def index(self, weight_of: Callable[[str], float], waiting: Iterable[str], now_s: float) -> float:
         """Among those that wait or had to: who never waits has all it asks for, and says nothing about fairness."""
-        self._bucket(now_s)
+        if now_s >= self._bucket_until_s:
+            self._next_bucket(now_s)
         contenders = set(waiting).union(*(waited for _, _, waited in self._buckets))
         served = dict.fromkeys(contenders, 0.0)
         for _, tokens_of, _ in self._buckets:
@@ -41,11 +48,10 @@ class ServiceWindow:
                 served[tenant] += tokens_of[tenant]
         return jain_index(max(0.0, tokens) / weight_of(tenant) for tenant, tokens in served.items())
 
-    def _bucket(self, now_s: float) -> tuple[int, dict[str, float], set[str]]:
+    def _next_bucket(self, now_s: float) -> None:
         number = int(now_s // self._bucket_s)
-        if self._buckets and self._buckets[-1][0] >= number:
-            return self._buckets[-1]
         while self._buckets and self._buckets[0][0] <= number - BUCKETS:
             self._buckets.popleft()
-        self._buckets.append((number, {}, set()))
-        return self._buckets[-1]
+        self._served, self._waited = {}, set()
+        self._buckets.append((number, self._served, self._waited))
+        self._bucket_until_s = (number + 1) * self._bucket_s

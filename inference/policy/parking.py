@@ -64,6 +64,10 @@ class Parking:
     def has_candidates(self) -> bool:
         return self._num_running > 0
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether `choose` may find somebody."""
+        return self._num_running > 0 and now_s >= self._retry_s and any(self._late.values())
+
     def next_check_s(self) -> float | None:
         return self._retry_s if self._num_running and any(self._late.values()) else None
 
@@ -75,8 +79,6 @@ class Parking:
         `could_use`: nothing but a replica's slot keeps this asker waiting; `is_useful`: one request less on this replica
         makes room there.
         """
-        if now_s < self._retry_s or not self._num_running:
-            return []
         pairs: list[tuple[Entry, Entry]] = []
         for late in self._late.values():
             while late:

@@ -106,7 +106,7 @@ class Pool:
         return self._caps.knows(replica)
 
     def is_idle(self) -> bool:
-        return not self._in_flight and not len(self.queue)
+        return not self._in_flight and not self.queue.num_waiting
 
     # Coming
 
@@ -175,7 +175,8 @@ class Pool:
     def charge_final(self, entry: Entry, ending: Ending, usage: Usage, now_s: float) -> None:
         """What it was in the end. Call after `leave`."""
         tokens = self.queue.service(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-        self._record(entry, tokens, now_s)
+        if tokens != entry.recorded_tokens:
+            self._record(entry, tokens, now_s)
         self.queue.charge(entry, tokens)
         if ending is Ending.WELL:
             self.queue.learn(entry, usage.completion_tokens)
@@ -183,7 +184,8 @@ class Pool:
     def charge_so_far(self, entry: Entry, now_s: float) -> None:
         """It will ask again: a retry starts from nothing, one that has begun goes on. Call after `leave`."""
         tokens = self._service_so_far(entry) if entry.has_begun else 0.0
-        self._record(entry, tokens, now_s)
+        if tokens != entry.recorded_tokens:
+            self._record(entry, tokens, now_s)
         self.queue.charge(entry, tokens)
 
     # What time and others decide
@@ -197,7 +199,7 @@ class Pool:
             if granted is not None:
                 decisions.append(granted)
         barred: set[LineClass] = set()
-        while self.queue.waiting[0] or self.queue.waiting[1] or self.queue.waiting[2]:
+        while self.queue.num_waiting:
             has_room = self.router.has_room(now_s)
             if not has_room and not self.queue.has_exclusions():
                 break
@@ -238,7 +240,7 @@ class Pool:
         return decisions + self._park_for_late(now_s)
 
     def next_event_s(self, now_s: float) -> float | None:
-        if not len(self.queue):
+        if not self.queue.num_waiting:
             return None
         if self._has_new_room:
             return now_s
@@ -256,7 +258,7 @@ class Pool:
     def snapshot(self, now_s: float) -> PoolSnapshot:
         return PoolSnapshot(
             in_flight=self._in_flight,
-            queued=len(self.queue),
+            queued=self.queue.num_waiting,
             capacity=self.router.capacity(),
             queued_by_tier={tier: self.queue.waiting[tier] for tier in Tier},
             in_flight_by_replica=self._caps.in_flight(),
@@ -293,7 +295,7 @@ class Pool:
         why = self.router.hopeless(entry.ask)
         if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
             return self._refuse(entry, why, now_s)
-        if len(self.queue) >= self.max_queued and not entry.num_grants:
+        if self.queue.num_waiting >= self.max_queued and not entry.num_grants:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
         return None
 
@@ -308,7 +310,7 @@ class Pool:
         is_new = not entry.num_grants and not entry.is_restored
         if is_new and not may_park and self._num_usable and now_s + wait_s > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
-        self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=len(self.queue))
+        self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=self.queue.num_waiting)
         return self._queued(entry, place, wait_s)
 
     def _expires_s(self, entry: Entry) -> float:
@@ -346,10 +348,7 @@ class Pool:
         return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
 
     def _may_promote(self, now_s: float) -> bool:
-        waiting = self.queue.waiting
-        if not (waiting[0] or waiting[1] or waiting[2]):
-            return False
-        return self._has_new_room or self.router.has_room(now_s)
+        return self.queue.num_waiting > 0 and (self._has_new_room or self.router.has_room(now_s))
 
     def _may_read_long(self) -> bool:
         return self._long_prefills < self._tunables.max_long_prefills_per_replica * self._num_usable
@@ -368,7 +367,6 @@ class Pool:
             entry.cached_tokens = choice.cached_tokens
         self.queue.let_through(entry, now_s)
         self._run(entry, choice.replica, now_s)
-        self._record(entry, self._service_so_far(entry), now_s)
         return Granted(
             id=ask.id,
             replica=choice.replica,
@@ -404,7 +402,9 @@ class Pool:
         entry.replica = ""
 
     def _has_begun(self, entry: Entry, now_s: float) -> None:
-        entry.has_begun = True
+        if not entry.has_begun:
+            entry.has_begun = True
+            self._record(entry, self._service_so_far(entry), now_s)
         if self._has_read(entry) or self.router.has_room(now_s):  # a probe that answers opens its replica
             self._has_new_room = True
 
@@ -421,6 +421,8 @@ class Pool:
         entry.recorded_tokens = tokens
 
     def _park_for_late(self, now_s: float) -> list[Decision]:
+        if not self._parking.is_due(now_s):
+            return []
         pairs = self._parking.choose(
             could_use=lambda asker: self._limiter.can_start(asker.ask) is None,
             is_useful=self._caps.would_make_room,

@@ -107,7 +107,9 @@ class BrainMachine(RuleBasedStateMachine):
         spec = self.specs[(ask.model, decision.replica)]
         assert not spec.is_draining
         self.running[decision.id] = decision.replica
-        mine = [each for each, replica in self.running.items() if replica == decision.replica and self.asks[each].model == ask.model]
+        mine = [
+            each for each, replica in self.running.items() if replica == decision.replica and self.asks[each].model == ask.model
+        ]
         assert len(mine) <= spec.max_in_flight, "the cap"
         limit = self.concurrency.get(ask.tenant)
         ours = [each for each in self.running if self.asks[each].tenant == ask.tenant]
@@ -192,7 +194,11 @@ class BrainMachine(RuleBasedStateMachine):
             self.waiting.add(name)
             self.take(self.brain.parked(name, _replace(self.asks[name], max_tokens=50), self.now_s))
 
-    @rule(model=st.sampled_from(MODELS), caps=st.dictionaries(st.sampled_from(REPLICAS), st.integers(1, 3)), epoch=st.integers(0, 2))
+    @rule(
+        model=st.sampled_from(MODELS),
+        caps=st.dictionaries(st.sampled_from(REPLICAS), st.integers(1, 3)),
+        epoch=st.integers(0, 2),
+    )
     def set_replicas(self, model: str, caps: dict[str, int], epoch: int) -> None:
         specs = [ReplicaSpec(name, cap, epoch, is_draining=name == "c" and epoch == 1) for name, cap in caps.items()]
         self.specs = {pair: spec for pair, spec in self.specs.items() if pair[0] != model}
@@ -258,5 +264,5 @@ def _replace(ask: Ask, **changes: Any) -> Ask:
     return replace(ask, **changes)
 
 
-BrainMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+BrainMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestAnyOrderOfCalls = BrainMachine.TestCase
