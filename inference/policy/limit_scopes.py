@@ -1,7 +1,6 @@
 """What the limiter knows of one scope (a tenant, one of its keys, one of its models): its limits and what it uses of them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 from inference.policy.decisions import Limit, LimitKind, RateView, Scope, ScopeKind
@@ -162,35 +161,29 @@ class TenantState(ScopeState):
         self._sweep_at = 2 * len(self.keys) + 64
 
 
-@dataclass(slots=True)
-class _Tightest:
-    limit: int | None = None
-    remaining: int = 0
-    reset_s: float = 0.0
-    part_left: float = inf
-
-
 def rate_view(states: Iterable[ScopeState], now_s: float) -> RateView:
     """Of several limits of requests the one with the least left; of token limits the one with the smallest part left."""
-    requests, tokens = _Tightest(), _Tightest()
+    requests = tokens = None
+    least, least_part = inf, inf
     for state in states:
+        total = state.log.total
         for kind, value, _ in state.rates:
-            log = state.log
-            remaining = max(0, value - log.total[kind])
-            into, part_left = (requests, remaining) if kind == REQUESTS else (tokens, remaining / value if value > 0 else 0.0)
-            if part_left < into.part_left:
-                into.limit, into.remaining, into.part_left = value, remaining, part_left
-                into.reset_s = log.empty_in_s(kind, now_s)
-    if requests.limit is None and tokens.limit is None:
-        return NO_RATES
-    return RateView(
-        limit_requests=requests.limit,
-        remaining_requests=None if requests.limit is None else requests.remaining,
-        reset_requests_s=None if requests.limit is None else requests.reset_s,
-        limit_tokens=tokens.limit,
-        remaining_tokens=None if tokens.limit is None else tokens.remaining,
-        reset_tokens_s=None if tokens.limit is None else tokens.reset_s,
-    )
+            left = max(0, value - total[kind])
+            if kind == REQUESTS:
+                if left < least:
+                    least, requests = left, (state.log, kind, value, left)
+            elif left < least_part * value or tokens is None:
+                least_part, tokens = left / value if value > 0 else 0.0, (state.log, kind, value, left)
+    limit_requests, remaining_requests, reset_requests_s = _told(requests, now_s)
+    limit_tokens, remaining_tokens, reset_tokens_s = _told(tokens, now_s)
+    return RateView(limit_requests, remaining_requests, reset_requests_s, limit_tokens, remaining_tokens, reset_tokens_s)
+
+
+def _told(tightest: tuple[SlidingLog, int, int, int] | None, now_s: float) -> tuple[int, int, float] | tuple[None, None, None]:
+    if tightest is None:
+        return None, None, None
+    log, kind, value, left = tightest
+    return value, left, log.empty_in_s(kind, now_s)
 
 
 NO_RATES = RateView()

@@ -350,15 +350,10 @@ class Limiter:
             state.log.advance(now_s)
         known.micros = 0
         entry = known.entry
-        if entry.expires_s <= now_s:  # it counts no longer, in any log
-            entry.amounts, entry.is_open = amounts, False
-        else:
-            kept_in = tuple(zip(known.states, known.chunks, strict=True))
-            for state, chunk in kept_in:
-                state.log.before_change(entry, chunk)
-            entry.amounts, entry.is_open = amounts, False
-            for state, chunk in kept_in:
-                state.log.after_change(entry, chunk)
+        reserved, entry.amounts, entry.is_open = entry.amounts, amounts, False
+        if entry.expires_s > now_s:  # else it counts no longer, in any log
+            for state, chunk in zip(known.states, known.chunks, strict=True):
+                state.log.closed(entry, chunk, reserved)
         self._forget_if_over(request_id, known)
 
     def _forget_if_over(self, request_id: str, known: _Open) -> None:

@@ -4,8 +4,9 @@ An entry counts from its instant until exactly 60 s later, the end not included,
 begins, is more counted than the log held at some instant. It has three amounts (requests, input tokens, output tokens)
 and may change while it counts: a reservation is settled by what was really used.
 
-Entries are kept in chunks with sums of their own, so that "when will enough have gone" jumps over what is not enough:
-reserve, settle and expiry cost O(1) amortised, that question O(entries / CHUNK + CHUNK).
+Entries are kept in chunks, whose sums are kept once they were asked for, so that "when will enough have gone" jumps over
+what is not enough: reserve, settle and expiry cost O(1) amortised, that question O(entries / CHUNK), and CHUNK more for
+each chunk that has changed since it was last asked.
 """
 
 from bisect import bisect_right, insort_right
@@ -31,14 +32,28 @@ class Entry:
 
 
 class Chunk:
-    """Some entries in the order of their expiry, those before `head` gone; `sums` is of the others."""
+    """Some entries in the order of their expiry, those before `head` gone."""
 
-    __slots__ = ("entries", "head", "sums")
+    __slots__ = ("_sums", "entries", "head")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.head = 0
-        self.sums = [0, 0, 0]
+        self._sums: Amounts | None = None
+
+    def changed(self) -> None:
+        self._sums = None
+
+    def sums(self) -> Amounts:
+        if self._sums is None:
+            requests = tokens_in = tokens_out = 0
+            for entry in self.entries[self.head :]:
+                amounts = entry.amounts
+                requests += amounts[0]
+                tokens_in += amounts[1]
+                tokens_out += amounts[2]
+            self._sums = requests, tokens_in, tokens_out
+        return self._sums
 
 
 def _expiry(entry: Entry) -> float:
@@ -75,28 +90,34 @@ class SlidingLog:
             chunk = chunks[0]
             entry = chunk.entries[chunk.head]
             chunk.head += 1
-            self._count(entry, chunk, -1)
+            chunk.changed()
+            self._count(NOTHING, entry.amounts)
+            if entry.is_open:
+                self._count_reserved(NOTHING, entry.amounts)
             if chunk.head == len(chunk.entries):
                 del chunks[0]
         self.next_expiry_s = _first_expiry(chunks[0]) if chunks else inf
 
     def add(self, entry: Entry) -> Chunk:
-        """Where it is kept: to be given back to `change`. Its time may lie before others' (a re-announced one)."""
+        """Where it is kept: to be given back to `changed`. Its time may lie before others' (a re-announced one)."""
         chunk = self._chunk_for(entry)
         if chunk.entries and entry.expires_s < chunk.entries[-1].expires_s:
             insort_right(chunk.entries, entry, lo=chunk.head, key=_expiry)
         else:
             chunk.entries.append(entry)
-        self._count(entry, chunk, 1)
-        self.next_expiry_s = min(self.next_expiry_s, entry.expires_s)
+        chunk.changed()
+        self._count(entry.amounts, NOTHING)
+        if entry.is_open:
+            self._count_reserved(entry.amounts, NOTHING)
+        if entry.expires_s < self.next_expiry_s:
+            self.next_expiry_s = entry.expires_s
         return chunk
 
-    def before_change(self, entry: Entry, chunk: Chunk) -> None:
-        """With `after_change`, around a change of an entry that has not expired: one entry is in several logs."""
-        self._count(entry, chunk, -1)
-
-    def after_change(self, entry: Entry, chunk: Chunk) -> None:
-        self._count(entry, chunk, 1)
+    def closed(self, entry: Entry, chunk: Chunk, reserved: Amounts) -> None:
+        """The entry, which has not expired, was open with `reserved` and is settled as it is now."""
+        chunk.changed()
+        self._count(entry.amounts, reserved)
+        self._count_reserved(NOTHING, reserved)
         if entry.amounts == NOTHING:
             self._drop_empty_tail()
 
@@ -108,8 +129,9 @@ class SlidingLog:
         assert 0 < amount <= self.total[kind], "no more can go than is there"
         missing = amount
         for chunk in self._chunks:
-            if chunk.sums[kind] < missing:
-                missing -= chunk.sums[kind]
+            in_chunk = chunk.sums()[kind]
+            if in_chunk < missing:
+                missing -= in_chunk
                 continue
             for entry in chunk.entries[chunk.head :]:
                 missing -= entry.amounts[kind]
@@ -119,18 +141,23 @@ class SlidingLog:
 
     def empty_in_s(self, kind: int, now_s: float) -> float:
         """Until nothing that counts now does."""
+        if not self.total[kind]:
+            return 0.0
+        newest = self._chunks[-1].entries[-1]
+        if newest.amounts[kind]:
+            return until_s(newest.expires_s, now_s)
         for chunk in reversed(self._chunks):
-            if chunk.sums[kind]:
+            if chunk.sums()[kind]:
                 last = next(entry for entry in reversed(chunk.entries) if entry.amounts[kind])
                 return until_s(last.expires_s, now_s)
-        return 0.0
+        raise AssertionError("the sums of the chunks are not the log's")
 
     def check_invariants(self) -> None:
         total, reserved, last_s = [0, 0, 0], [0, 0, 0], -inf
         for chunk in self._chunks:
             alive = chunk.entries[chunk.head :]
             assert alive, "an empty chunk is dropped"
-            assert chunk.sums == [sum(entry.amounts[kind] for entry in alive) for kind in range(3)]
+            assert chunk.sums() == tuple(sum(entry.amounts[kind] for entry in alive) for kind in range(3))
             for entry in alive:
                 assert entry.expires_s >= last_s, "the log is in order"
                 last_s = entry.expires_s
@@ -140,12 +167,17 @@ class SlidingLog:
         assert total == self.total and reserved == self.reserved
         assert self.next_expiry_s == (_first_expiry(self._chunks[0]) if self._chunks else inf)
 
-    def _count(self, entry: Entry, chunk: Chunk, sign: int) -> None:
-        requests, tokens_in, tokens_out = entry.amounts
-        for sums in (self.total, chunk.sums, self.reserved) if entry.is_open else (self.total, chunk.sums):
-            sums[0] += sign * requests
-            sums[1] += sign * tokens_in
-            sums[2] += sign * tokens_out
+    def _count(self, now: Amounts, before: Amounts) -> None:
+        total = self.total
+        total[0] += now[0] - before[0]
+        total[1] += now[1] - before[1]
+        total[2] += now[2] - before[2]
+
+    def _count_reserved(self, now: Amounts, before: Amounts) -> None:
+        reserved = self.reserved
+        reserved[0] += now[0] - before[0]
+        reserved[1] += now[1] - before[1]
+        reserved[2] += now[2] - before[2]
 
     def _chunk_for(self, entry: Entry) -> Chunk:
         chunks = self._chunks
@@ -169,6 +201,7 @@ class SlidingLog:
         while chunks and chunks[-1].entries[-1].amounts == NOTHING:
             tail = chunks[-1]
             tail.entries.pop()
+            tail.changed()
             if tail.head == len(tail.entries):
                 chunks.pop()
         self.next_expiry_s = _first_expiry(chunks[0]) if chunks else inf

@@ -46,9 +46,8 @@ def test_entries_of_nothing_at_the_end_are_dropped() -> None:
     for at in range(3 * CHUNK):
         entry = Entry(60.0 + at, (1, 1, 1), is_open=True)
         chunk = log.add(entry)
-        log.before_change(entry, chunk)
         entry.amounts, entry.is_open = (0, 0, 0), False
-        log.after_change(entry, chunk)
+        log.closed(entry, chunk, (1, 1, 1))
     assert len(log) == 0
     assert not log
     log.check_invariants()
