@@ -47,7 +47,8 @@ class Running:
 class Replica:
     id: str
     spec: ReplicaSpec
-    prefill_rate: FadingRatio
+    speed: FadingRatio
+    """Of prefilling: seconds that were expected at its nominal rate, by those it took."""
     inter_token: FadingRatio
     work: FadingSum
     """Prompt tokens it was given to prefill of late."""
@@ -58,6 +59,8 @@ class Replica:
     running: dict[str, Running] = field(default_factory=dict)
     s_per_token: float = 0.0
     """Of prefill: the owner's estimate, kept here for the moment of choosing."""
+    speed_edition: int = -1
+    """Which news of its pool's speed is in it."""
     slot_s: float = 0.0
     """What every request in flight adds to its score; likewise."""
     work_s: float = 0.0
@@ -223,7 +226,7 @@ class Fleet:
         is_another = not replica.is_ready or was.epoch != spec.epoch or was.address != spec.address
         if is_another:
             fresh = self._new(spec)
-            replica.prefill_rate, replica.inter_token, replica.work = fresh.prefill_rate, fresh.inter_token, fresh.work
+            replica.speed, replica.inter_token, replica.work = fresh.speed, fresh.inter_token, fresh.work
             replica.frame, replica.frame_s, replica.num_foreign = fresh.frame, fresh.frame_s, 0
             replica.incarnation += 1
         replica.spec, replica.is_ready = spec, True
@@ -290,7 +293,7 @@ class Fleet:
         return Replica(
             id=spec.id,
             spec=spec,
-            prefill_rate=FadingRatio(self._fade_s),
+            speed=FadingRatio(self._fade_s),
             inter_token=FadingRatio(self._pace_fade_s),
             work=FadingSum(self._fade_s),
         )

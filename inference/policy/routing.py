@@ -39,9 +39,9 @@ class RoutingTunables:
     unknown_cache_tokens: int = 65_536
     """For a replica that does not say how many tokens its cache holds."""
     prefill_tokens_per_s: float = 8_000.0
-    """Until a first token has been seen."""
+    """Nominal, when no replica of the pool says; what is learnt corrects it."""
     prior_busy_s: float = 1.0
-    """How many seconds of work of its own a replica needs to be believed as much as its pool's rate."""
+    """How many seconds of work of its own a replica needs to be believed as much as its pool."""
     fade_s: float = 60.0
     """Over which rates and recent work are averaged."""
     pace_fade_s: float = 5.0
@@ -107,7 +107,10 @@ class Router:
         self._health = Health(tunables.health)
         self._prefix = PrefixIndex(max_entries=tunables.max_index_entries, max_depth=tunables.max_depth_blocks)
         self._fleet = Fleet(fade_s=tunables.fade_s, pace_fade_s=tunables.pace_fade_s)
-        self._pool_rate = FadingRatio(tunables.fade_s)
+        self._pool_speed = FadingRatio(tunables.fade_s)  # seconds of prefilling that were expected, by those it took
+        self._pool_speed_said = 1.0  # as replicas have been told
+        self._speed_edition = 0  # of what they have been told
+        self._nominal_rate = tunables.prefill_tokens_per_s  # of replicas that do not say
         self._mean_running_s = 1.0
         self._events = 0
         self._last_blocks: tuple[int, ...] = ()
@@ -123,6 +126,8 @@ class Router:
             self._prefix.forget(replica.id)
             self._place(replica)  # out of all groups
             self._drop_if_gone(replica)
+        told = (spec.prefill_tokens_per_s for spec in wanted.values() if spec.prefill_tokens_per_s > 0.0)
+        self._nominal_rate = min(told, default=self.tunables.prefill_tokens_per_s)
         for spec in wanted.values():
             self._update(spec)
         self._fleet.regroup()
@@ -299,7 +304,7 @@ class Router:
         free = max(0, group.capacity - group.in_flight)
         short = max(0, requests_ahead + 1 - free)
         for_slots_s = short * self._mean_running_s / max(group.capacity, 1)
-        rate = self._pool_rate_now() * max(group.num_members, 1)
+        rate = self._nominal_rate * self._pool_speed_said * max(group.num_members, 1)
         return max(for_slots_s, prefill_tokens_ahead / rate)
 
     def next_event_s(self, now_s: float) -> float | None:
@@ -365,6 +370,8 @@ class Router:
         for replica in holders or least:
             if replica.level < 0 or (excluded and replica.id in excluded):
                 continue
+            if replica.speed_edition != self._speed_edition:
+                self._refresh(replica, now_s)  # so that one that has had nothing to do is no slower than its pool has become
             left = prompt_tokens - holders[replica] * tunables.block_tokens if holders else prompt_tokens
             in_flight = replica.counted_in_flight
             own_s = (left if left > 1 else 1) * replica.s_per_token
@@ -455,17 +462,21 @@ class Router:
     def _learn_rate(self, replica: Replica, tokens: int, busy_s: float, now_s: float) -> None:
         if busy_s < 2.0 * self.tunables.overhead_s:
             return  # too short to tell prefilling from the rest
+        expected_s = tokens / self._nominal(replica)
         busy_s -= self.tunables.overhead_s
-        replica.prefill_rate.add(tokens, busy_s, now_s)
-        self._pool_rate.add(tokens, busy_s, now_s)
+        replica.speed.add(expected_s, busy_s, now_s)
+        self._pool_speed.add(expected_s, busy_s, now_s)
+        pool_speed = max(1e-6, self._pool_speed.value(1.0, 0.1))
+        if not 0.95 < pool_speed / self._pool_speed_said < 1.05:
+            self._pool_speed_said = pool_speed
+            self._speed_edition += 1
 
-    def _pool_rate_now(self) -> float:
-        return max(1.0, self._pool_rate.value(self.tunables.prefill_tokens_per_s, 0.1))
+    def _nominal(self, replica: Replica) -> float:
+        return replica.spec.prefill_tokens_per_s or self._nominal_rate
 
     def _rate(self, replica: Replica) -> float:
         """Prompt tokens a second."""
-        prior = replica.spec.prefill_tokens_per_s or self._pool_rate_now()
-        return max(1.0, replica.prefill_rate.value(prior, self.tunables.prior_busy_s))
+        return max(1.0, self._nominal(replica) * replica.speed.value(self._pool_speed_said, self.tunables.prior_busy_s))
 
     def _drop_if_gone(self, replica: Replica) -> None:
         if not replica.is_ready and not replica.running:
@@ -475,6 +486,7 @@ class Router:
     def _refresh(self, replica: Replica, now_s: float) -> None:
         """What is known of its speed and health, in the form in which choosing uses it."""
         s_per_token = replica.s_per_token = 1.0 / self._rate(replica)
+        replica.speed_edition = self._speed_edition
         replica.slot_s = self.tunables.balance_s / replica.cap
         replica.work_s = self.tunables.spread_s * replica.work.at(now_s) * s_per_token / self.tunables.fade_s
         frame = replica.frame
