@@ -32,6 +32,8 @@ class Running:
     event: int
     """Number of its beginning, against the replica's `judged_from`."""
     incarnation: int
+    prompt: list[int]
+    """Its marks, see `prefix`."""
     predicted_blocks: int
     tells_cached: bool
     """The engine's count of cached tokens will be about this attempt."""

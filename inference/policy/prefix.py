@@ -2,11 +2,11 @@
 
 A prompt is a chain of block hashes, each of which names the whole prompt up to there, so a few of them say how much of
 it someone holds: the marks (every block up to 8, every second up to 16, every fourth up to 32, ...), of which a prompt
-of 1,000 blocks has 36. A match is rounded down to a mark, by a ninth at most (a fifth just beyond a power of two).
+of 1,000 blocks has 36. A match is rounded down to a mark, by a fifth at most.
 
 A replica's marks are kept in the order of use, a prompt's last one as the oldest of it (engines free blocks in that
-order too), so a replica that holds a mark holds those before it, and bisection finds the length of a match. With
-bisection and the holders counted, the best holders cost O(log marks) each, however many replicas share the beginning.
+order too, when a request ends), so a replica that holds a mark holds those before it, and bisection finds the length of
+a match. With bisection and the holders counted, the best holders cost O(log marks) each, however many share a beginning.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,11 +34,11 @@ class _Cache:
         self.capacity = float(size)  # what the engine's answers say it really keeps; approached as prompts come
         self.bound = 0  # marks
         self.blocks = 0
-        self.lru: OrderedDict[int, int] = OrderedDict()
+        self.lru: OrderedDict[int | str, int] = OrderedDict()  # a name: blocks that are nobody's beginning
 
 
 class PrefixIndex:
-    """At most `max_entries` (mark, replica) pairs in all, shared alike; at most `max_depth` blocks of a prompt."""
+    """At most `max_entries` in all (a mark, or an answer, of a replica), shared alike; `max_depth` blocks of a prompt."""
 
     def __init__(self, *, max_entries: int, max_depth: int) -> None:
         self._max_entries = max_entries
@@ -67,6 +67,10 @@ class PrefixIndex:
     def marks_of(self, blocks: Sequence[int]) -> list[int]:
         """The hashes at the marks: what the other methods take as a prompt."""
         return [blocks[at] for at in self._at[: bisect_right(self._marks, len(blocks))]]
+
+    def depth_of(self, prompt: list[int]) -> int:
+        """How many blocks its marks stand for."""
+        return self._marks[len(prompt) - 1] if prompt else 0
 
     def match(self, prompt: list[int], limit: int, matters_ratio: float) -> dict[str, int]:
         """At most `limit` holders with the most of this beginning -> how many blocks, the most first.
@@ -101,6 +105,14 @@ class PrefixIndex:
         if prompt[num - 1] not in lru:
             num = bisect_left(range(num), True, key=lambda at: prompt[at] not in lru)
         return self._marks[num - 1]
+
+    def fill(self, replica: str, name: str, blocks: int) -> None:
+        """So many blocks of its cache were used for what no other prompt begins with: answers, mostly."""
+        cache = self._caches[replica]
+        if blocks > 0 and name not in cache.lru:
+            cache.lru[name] = blocks
+            cache.blocks += blocks
+            self._trim(replica, cache, 2 * blocks)
 
     def touch(self, replica: str, prompt: list[int]) -> None:
         """The replica has been given this prompt: it holds it from now on, and the oldest make way."""
@@ -141,7 +153,7 @@ class PrefixIndex:
             cache.capacity = min(cache.capacity * 1.02, cache.size)
 
     def size(self) -> int:
-        """(mark, replica) pairs."""
+        """Entries."""
         return sum(len(cache.lru) for cache in self._caches.values())
 
     def blocks_of(self, replica: str) -> int:
@@ -182,7 +194,9 @@ class PrefixIndex:
             cache.blocks -= blocks
             self._unlink(replica, mark)
 
-    def _unlink(self, replica: str, mark: int) -> None:
+    def _unlink(self, replica: str, mark: int | str) -> None:
+        if isinstance(mark, str):
+            return
         held = self._holders[mark]
         if isinstance(held, dict):
             del held[replica]
@@ -201,8 +215,8 @@ class PrefixIndex:
     def check_invariants(self) -> None:
         assert self.size() <= self._max_entries, "the index outgrew its bound"
         pairs = list(self._pairs())
-        assert len(pairs) == self.size() == len(set(pairs))
-        assert set(pairs) == {(mark, name) for name, cache in self._caches.items() for mark in cache.lru}
+        held = [(mark, name) for name, cache in self._caches.items() for mark in cache.lru if isinstance(mark, int)]
+        assert len(pairs) == len(held) and set(pairs) == set(held)
         for cache in self._caches.values():
             assert len(cache.lru) <= cache.bound
             assert cache.blocks == sum(cache.lru.values())

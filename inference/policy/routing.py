@@ -50,12 +50,14 @@ class RoutingTunables:
     """Of a first token, whatever the prompt: network, scheduling, one step."""
     report_delay_s: float = 0.25
     """How late a first token may be reported."""
+    min_match_ratio: float = 0.125
+    """A smaller part of a prompt, found in a cache, draws it nowhere: what most prompts begin with is soon everywhere."""
     own_work_weight: float = 2.0
     """A second of prefilling counts for so much more than one of waiting: those that come after wait for it too."""
     max_imbalance: float = 1.3
     """A replica with more than so many times its zone's mean share of slots in use gets nothing for its cache's sake."""
-    imbalance_slack: float = 2.0
-    """Requests it may have in any case: one or two are no imbalance."""
+    imbalance_slack: float = 4.0
+    """Requests it may have on top: where there are few, some more by chance are no imbalance."""
     balance_s: float = 0.2
     """What a full batch adds to the score: decoding slows down with it, and so does prefilling."""
     spread_s: float = 0.5
@@ -188,8 +190,11 @@ class Router:
         best = self._best(ask, holders, least, now_s)
         if best is None:
             return None
-        depth = holders.get(best, 0)
-        is_less = depth < max(holders.values(), default=0)
+        if not holders:
+            depth = self._prefix.depth_on(best.id, self._prompt(ask), len(ask.blocks))
+            return self._chosen(ask, best, depth, Reason.FASTEST, now_s)
+        depth = holders[best]
+        is_less = depth < max(holders.values())
         reason = Reason.SPILLED if is_less else Reason.PREFIX if depth else Reason.FASTEST
         return self._chosen(ask, best, depth, reason, now_s)
 
@@ -261,12 +266,8 @@ class Router:
         replica.drop_pending(id, now_s)
         if replica.is_ready and running.incarnation == replica.incarnation:
             self._judge(running, ending, now_s)
-            if usage is not None and running.tells_cached and running.has_first_token:
-                self._prefix.correct(
-                    replica.id,
-                    predicted_blocks=running.predicted_blocks,
-                    cached_blocks=usage.cached_tokens // self.tunables.block_tokens,
-                )
+            if running.has_first_token and self._prefix.knows(replica.id):
+                self._leaves_behind(running, usage)
         if ending is Ending.WELL:
             self._mean_running_s += 0.1 * (now_s - running.begun_s - self._mean_running_s)
         self._fleet.stop(running)
@@ -347,10 +348,16 @@ class Router:
         return local.least_loaded((limit + 1) // 2) + well.least_loaded((limit + 1) // 2)
 
     def _holders(self, ask: Ask, least: list[Replica]) -> dict[Replica, int]:
-        """Those that hold most of the prompt's beginning, full ones too, with the blocks they hold; the most first."""
+        """The blocks of the prompt's beginning that the best holders (full ones too) and the least loaded hold.
+
+        Nobody, when the best holder does not hold enough to matter.
+        """
         fleet, tunables, prompt = self._fleet, self.tunables, self._prompt(ask)
         found = self._prefix.match(prompt, tunables.num_holders, tunables.matters_ratio)
         holders: dict[Replica, int] = {}
+        most = next(iter(found.values()), 0)
+        if most * tunables.block_tokens < tunables.min_match_ratio * ask.prompt_tokens:
+            return holders
         fewest = 0
         for name, fewest in found.items():
             replica = fleet.replicas[name]
@@ -440,6 +447,7 @@ class Router:
             begun_s=now_s,
             event=self._next_event(),
             incarnation=replica.incarnation,
+            prompt=self._prompt(ask),
             predicted_blocks=predicted_blocks,
             tells_cached=not ask.excluded,
             prompt_tokens=ask.prompt_tokens,
@@ -447,8 +455,20 @@ class Router:
         )
         self._fleet.start(running)
         if ask.blocks and self._prefix.knows(replica.id):
-            self._prefix.touch(replica.id, self._prompt(ask))
+            self._prefix.touch(replica.id, running.prompt)
         return running
+
+    def _leaves_behind(self, running: Running, usage: Usage | None) -> None:
+        """Its blocks are free now, the newest of all; the engine may have told how many it had found."""
+        name, prompt, block_tokens = running.replica.id, running.prompt, self.tunables.block_tokens
+        made = usage.completion_tokens if usage is not None else running.completion_tokens
+        tokens = running.prompt_tokens - self._prefix.depth_of(prompt) * block_tokens + made
+        self._prefix.fill(name, running.id, tokens // block_tokens)
+        if prompt:
+            self._prefix.touch(name, prompt)
+        if usage is not None and running.tells_cached:
+            cached_blocks = usage.cached_tokens // block_tokens
+            self._prefix.correct(name, predicted_blocks=running.predicted_blocks, cached_blocks=cached_blocks)
 
     def _judge(self, running: Running, ending: Ending, now_s: float) -> None:
         name = running.replica.id
