@@ -1,6 +1,6 @@
 """One request as the brain knows it, from its first ask to its end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,8 @@ from inference.policy.decisions import Ask, RateView, Tier
 
 if TYPE_CHECKING:
     from inference.policy.tenant_lines import Account, TenantLine
+
+NO_RATES = RateView()
 
 LineClass = tuple[frozenset[str], bool]
 """What decides which free slots a waiting request may use: the replicas it has tried; whether its prompt is long."""
@@ -32,7 +34,7 @@ class Entry:
     """Orders what arrived at the same time."""
     max_tokens: int
     """Granted at admission; the ask says what is left of it."""
-    rates: RateView = field(default_factory=RateView)
+    rates: RateView = NO_RATES
     """As of this ask."""
     stage: Stage = Stage.AWAY
     line_class: LineClass = (frozenset(), False)

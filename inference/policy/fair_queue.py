@@ -14,6 +14,7 @@ passed over at once, with all that are like it. Every operation is O(log waiting
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 from inference.policy.brain_tunables import QueueTunables
 from inference.policy.decisions import Scope, ScopeKind, Tier
@@ -22,8 +23,7 @@ from inference.policy.tenant_lines import Account, TenantLine
 from inference.policy.tier_turns import TIERS, TierTurns
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where one stands: 1 is the next. An estimate: it holds while nobody comes."""
 
     position: int

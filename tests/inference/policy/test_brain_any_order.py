@@ -1,5 +1,6 @@
 """Any order of calls on the whole brain; the machine keeps its own account of who waits, who runs, and how each ended."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -32,6 +33,7 @@ from inference.policy.routing import Router, RoutingTunables
 
 REPLICAS = ("a", "b", "c")
 MODELS = ("m", "n")
+BUSY = ("m", "m", "m", "n")
 TENANTS = ("acme", "bolt", "cord")
 KEYS = ("1", "2")
 TUNABLES = BrainTunables(
@@ -60,9 +62,13 @@ def limits(tenant: str, concurrency: int | None, key_concurrency: int | None, rp
     return tuple(Limit(scope, kind, value) for scope, kind, value in made if value is not None)
 
 
+CAPS = st.dictionaries(st.sampled_from(REPLICAS), st.integers(1, 3), min_size=1)
+TIERS = st.sampled_from([Tier.INTERACTIVE, Tier.STANDARD, Tier.BATCH, Tier.BATCH])
+
+
 class BrainMachine(RuleBasedStateMachine):
-    @initialize(max_queued=st.integers(0, 8))
-    def start(self, max_queued: int) -> None:
+    @initialize(max_queued=st.sampled_from([30, 30, 3, 0]), caps=CAPS)
+    def start(self, max_queued: int, caps: dict[str, int]) -> None:
         self.now_s = 100.0
         self.brain = Brain(TUNABLES, lambda model: Router(RoutingTunables()))
         self.max_queued = max_queued
@@ -77,6 +83,7 @@ class BrainMachine(RuleBasedStateMachine):
         self.restored: set[str] = set()
         for model in MODELS:
             self.brain.set_pool(model, max_queued=max_queued, targets=TARGETS, now_s=self.now_s)
+            self.set_replicas(model, caps, 0)
 
     def take(self, decisions: list[Decision], own: str | None = None) -> None:
         if own is not None:
@@ -89,7 +96,7 @@ class BrainMachine(RuleBasedStateMachine):
             elif isinstance(decision, Park):
                 assert self.running[decision.id] == decision.replica
                 assert decision.id not in self.to_park
-                assert self.asks[decision.id].can_park and self.asks[decision.id].tier is Tier.BATCH
+                assert self.asks[decision.id].can_park
                 assert decision.for_id in self.waiting and self.asks[decision.for_id].tier < Tier.BATCH
                 self.to_park.add(decision.id)
             elif isinstance(decision, Refused):
@@ -116,14 +123,14 @@ class BrainMachine(RuleBasedStateMachine):
         assert limit is None or len(ours) <= limit, "the tenant's requests at once"
 
     @rule(
-        model=st.sampled_from(MODELS),
+        model=st.sampled_from(BUSY),
         tenant=st.sampled_from(TENANTS),
         key=st.sampled_from(KEYS),
-        tier=st.sampled_from(Tier),
+        tier=TIERS,
         prompt_tokens=st.sampled_from([1, 60, 300, 1000]),
-        excluded=st.frozensets(st.sampled_from(REPLICAS), max_size=2),
-        deadline_s=st.none() | st.floats(0.1, 30.0),
-        can_park=st.booleans(),
+        excluded=st.sampled_from([frozenset[str]()] * 4 + [frozenset({"a"}), frozenset({"b", "c"})]),
+        deadline_s=st.sampled_from([None, None, None, 0.1, 5.0, 30.0]),
+        can_park=st.sampled_from([True, True, False]),
     )
     def submit(self, deadline_s: float | None, **fields: Any) -> None:
         ask = Ask(
@@ -135,6 +142,20 @@ class BrainMachine(RuleBasedStateMachine):
         self.asks[ask.id] = ask
         self.waiting.add(ask.id)
         self.take(self.brain.submit(ask, self.now_s), ask.id)
+
+    @rule(tenant=st.sampled_from(TENANTS), num=st.integers(2, 6), tier=TIERS)
+    def flood(self, tenant: str, num: int, tier: Tier) -> None:
+        for at in range(num):
+            self.submit(
+                None,
+                model="m",
+                tenant=tenant,
+                key=KEYS[at % 2],
+                tier=tier,
+                prompt_tokens=60,
+                excluded=frozenset(),
+                can_park=True,
+            )
 
     @rule(data=st.data(), ending=st.sampled_from(Ending))
     def end(self, data: Any, ending: Ending) -> None:
@@ -154,7 +175,7 @@ class BrainMachine(RuleBasedStateMachine):
             replica = self.running.pop(name)
             self.to_park.discard(name)
             self.away.add(name)
-            self.asks[name] = _replace(self.asks[name], excluded=self.asks[name].excluded | {replica})
+            self.asks[name] = replace(self.asks[name], excluded=self.asks[name].excluded | {replica})
             self.take(self.brain.end(name, Ending.FAILED, None, self.now_s))
 
     @rule(data=st.data())
@@ -177,6 +198,14 @@ class BrainMachine(RuleBasedStateMachine):
             self.ended[name] = "left"
             self.take(self.brain.cancel(name, None, self.now_s))
 
+    @rule()
+    def chat_among_batch(self) -> None:
+        """What parking is for: batch has run for a while, then someone in a hurry comes."""
+        self.flood("acme", 6, Tier.BATCH)
+        self.time_passes(1.5)
+        self.flood("bolt", 2, Tier.INTERACTIVE)
+        self.time_passes(0.6)
+
     @rule(data=st.data(), made=st.integers(0, 60))
     def tell(self, data: Any, made: int) -> None:
         if self.running:
@@ -192,7 +221,7 @@ class BrainMachine(RuleBasedStateMachine):
             self.to_park.remove(name)
             del self.running[name]
             self.waiting.add(name)
-            self.take(self.brain.parked(name, _replace(self.asks[name], max_tokens=50), self.now_s))
+            self.take(self.brain.parked(name, replace(self.asks[name], max_tokens=50), self.now_s))
 
     @rule(
         model=st.sampled_from(MODELS),
@@ -207,17 +236,17 @@ class BrainMachine(RuleBasedStateMachine):
 
     @rule(
         tenant=st.sampled_from(TENANTS),
-        concurrency=st.none() | st.integers(0, 3),
-        key=st.none() | st.integers(0, 2),
-        rpm=st.none() | st.integers(1, 20),
+        concurrency=st.sampled_from([None, None, 0, 1, 3]),
+        key=st.sampled_from([None, None, 0, 1, 2]),
+        rpm=st.sampled_from([None, None, 2, 20]),
         weight=st.sampled_from([0.5, 1.0, 4.0]),
-        ceiling=st.sampled_from(Tier),
+        ceiling=st.sampled_from([Tier.INTERACTIVE, Tier.INTERACTIVE, Tier.BATCH]),
     )
     def set_terms(
         self, tenant: str, concurrency: int | None, key: int | None, rpm: int | None, weight: float, ceiling: Tier
     ) -> None:
         self.concurrency[tenant] = concurrency
-        terms = TenantTerms(tenant, weight=weight, limits=limits(tenant, concurrency, key, rpm))
+        terms = TenantTerms(tenant, weight=weight, tier_ceiling=ceiling, limits=limits(tenant, concurrency, key, rpm))
         self.take(self.brain.set_terms(terms, self.now_s))
 
     @rule(replica=st.sampled_from(REPLICAS), iteration_s=st.none() | st.sampled_from([0.01, 0.2]))
@@ -258,11 +287,5 @@ class BrainMachine(RuleBasedStateMachine):
             assert 0.0 < pool.jain_index <= 1.0 + 1e-9
 
 
-def _replace(ask: Ask, **changes: Any) -> Ask:
-    from dataclasses import replace
-
-    return replace(ask, **changes)
-
-
-BrainMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+BrainMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
 TestAnyOrderOfCalls = BrainMachine.TestCase
