@@ -216,7 +216,7 @@ class Fleet:
         self.ejected = Group()
         self.zones: dict[str, Group] = {}
         self.usable: set[str] = set()
-        self._ejected_groups = (self.ejected,)
+        self.ejected_groups = (self.ejected,)
 
     def update(self, spec: ReplicaSpec) -> bool:
         """A replica as it is now; True: another engine than before. What runs, runs on. Then `regroup` and `place`."""
@@ -275,7 +275,7 @@ class Fleet:
     def _groups_of(self, replica: Replica, is_ejected: bool) -> tuple[Group, ...]:
         if not replica.is_ready or replica.spec.is_draining:
             return ()
-        return self._ejected_groups if is_ejected else replica.well_groups
+        return self.ejected_groups if is_ejected else replica.well_groups
 
     def start(self, running: Running) -> None:
         assert running.id not in self.running, "a request runs once"

@@ -53,6 +53,11 @@ class Record:
     def is_ejected(self) -> bool:
         return self.state is not State.WELL
 
+    @property
+    def is_spotless(self) -> bool:
+        """A good answer changes nothing."""
+        return not self.strikes and not self.ejections
+
 
 @dataclass(slots=True)
 class Health:

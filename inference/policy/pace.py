@@ -45,9 +45,12 @@ class FadingSum:
         self._sum = 0.0
         self._as_of_s = 0.0
 
-    def add(self, amount: float, now_s: float) -> None:
-        self._sum = self.at(now_s) + amount
-        self._as_of_s = max(now_s, self._as_of_s)
+    def add(self, amount: float, now_s: float) -> float:
+        """What it is then."""
+        self._sum = now = self.at(now_s) + amount
+        if now_s > self._as_of_s:
+            self._as_of_s = now_s
+        return now
 
     def at(self, now_s: float) -> float:
         since_s = now_s - self._as_of_s

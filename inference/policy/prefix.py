@@ -9,7 +9,7 @@ order too, when a request ends), so a replica that holds a mark holds those befo
 a match. With bisection and the holders counted, the best holders cost O(log marks) each, however many share a beginning.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -102,9 +102,16 @@ class PrefixIndex:
         if not prompt or prompt[0] not in lru:
             return 0
         num = min(len(prompt), bisect_right(self._marks, at_most_blocks))
-        if prompt[num - 1] not in lru:
-            num = bisect_left(range(num), True, key=lambda at: prompt[at] not in lru)
-        return self._marks[num - 1]
+        if prompt[num - 1] in lru:
+            return self._marks[num - 1]
+        low, end = 1, num - 1
+        while low < end:
+            middle = (low + end) // 2
+            if prompt[middle] in lru:
+                low = middle + 1
+            else:
+                end = middle
+        return self._marks[low - 1]
 
     def fill(self, replica: str, name: str, blocks: int) -> None:
         """So many blocks of its cache were used for what no other prompt begins with: answers, mostly."""

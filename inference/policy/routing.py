@@ -114,6 +114,7 @@ class Router:
         self._speed_edition = 0  # of what they have been told
         self._nominal_rate = tunables.prefill_tokens_per_s  # of replicas that do not say
         self._mean_running_s = 1.0
+        self._spread_s = tunables.spread_s / tunables.fade_s
         self._events = 0
         self._last_blocks: tuple[int, ...] = ()
         self._last_prompt: list[int] = []
@@ -207,8 +208,7 @@ class Router:
         uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
         self._start(ask, replica, choice.cached_tokens // self.tunables.block_tokens, now_s)
         replica.add_pending(ask.id, uncached, now_s)
-        replica.work.add(uncached, now_s)
-        self._refresh(replica, now_s)
+        replica.work_s = self._spread_s * replica.work.add(uncached, now_s) * replica.s_per_token
         self._place(replica)
 
     def restore(self, ask: Ask, replica: str, now_s: float) -> bool:
@@ -233,7 +233,7 @@ class Router:
         if running.incarnation == replica.incarnation:
             if tokens:
                 self._learn_rate(replica, tokens, busy_s, now_s)
-            if replica.is_ready:
+            if replica.is_ready and replica.groups is self._fleet.ejected_groups:
                 self._health.answered(replica.id, begun_event=running.event)
         self._refresh(replica, now_s)
         self._place(replica)
@@ -340,12 +340,12 @@ class Router:
         return self.tunables.num_least_loaded + len(ask.excluded)
 
     def _least_loaded(self, ask: Ask) -> list[Replica]:
-        """Half of them of its own zone, when there is another."""
+        """Of the whole pool, and half as many of its own zone, when there is another."""
         well, limit = self._fleet.well, self._limit(ask)
         local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
         if local is None:
             return well.least_loaded(limit)
-        return local.least_loaded((limit + 1) // 2) + well.least_loaded((limit + 1) // 2)
+        return local.least_loaded((limit + 1) // 2) + well.least_loaded(limit)
 
     def _holders(self, ask: Ask, least: list[Replica]) -> dict[Replica, int]:
         """The blocks of the prompt's beginning that the best holders (full ones too) and the least loaded hold.
@@ -472,6 +472,8 @@ class Router:
 
     def _judge(self, running: Running, ending: Ending, now_s: float) -> None:
         name = running.replica.id
+        if ending is not Ending.FAILED and self._health.records[name].is_spotless:
+            return
         if ending is Ending.FAILED:
             self._health.failed(name, begun_event=running.event, event=self._next_event(), now_s=now_s)
             running.replica.is_odd = True
@@ -508,7 +510,7 @@ class Router:
         s_per_token = replica.s_per_token = 1.0 / self._rate(replica)
         replica.speed_edition = self._speed_edition
         replica.slot_s = self.tunables.balance_s / replica.cap
-        replica.work_s = self.tunables.spread_s * replica.work.at(now_s) * s_per_token / self.tunables.fade_s
+        replica.work_s = self._spread_s * replica.work.at(now_s) * s_per_token
         frame = replica.frame
         replica.is_odd = (
             self._health.records[replica.id].strikes > 0.0

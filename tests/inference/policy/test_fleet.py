@@ -28,9 +28,9 @@ def test_the_prefill_queue_is_worked_off_by_time_and_by_first_tokens() -> None:
     it.add_pending("b", 2000, 10.0)
     assert queued_s(it, 10.0) == pytest.approx(3.0)
     assert queued_s(it, 10.5) == pytest.approx(2.5)
-    assert it.drop_pending("a", 11.0) == (1000, pytest.approx(1.0))
+    assert it.drop_pending("a", 11.0) == (1000, 1.0)
     assert queued_s(it, 11.0) == pytest.approx(2.0)
-    assert it.drop_pending("b", 13.0) == (2000, pytest.approx(2.0))
+    assert it.drop_pending("b", 13.0) == (2000, 2.0)
     assert queued_s(it, 13.0) == 0.0
     assert it.drop_pending("b", 14.0) == (0, 0.0)
 

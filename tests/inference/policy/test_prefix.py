@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def test_marks_are_dense_where_prompts_begin_and_never_far_apart() -> None:
     assert marks[:12] == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
     assert marks[-1] == 1024
     assert len(marks) == 36
-    assert all(after - before <= before / 4 + 1 for before, after in zip(marks, marks[1:], strict=False))
+    assert all(after - before <= before / 4 + 1 for before, after in pairwise(marks))
 
 
 def test_the_longest_beginning_is_found_whatever_follows_it() -> None:

@@ -110,6 +110,13 @@ def test_zone_local_comes_first_until_another_zone_is_sooner_by_the_penalty() ->
     desk.router.check_invariants(0.0)
 
 
+def test_who_has_tried_all_of_its_zone_goes_to_another_one() -> None:
+    tunables = RoutingTunables(num_least_loaded=1)
+    desk = Desk([spec("a", zone="x"), spec("b", zone="x"), spec("far", zone="y")], tunables)
+    desk.send(tokens=5000, zone="y")
+    assert desk.send(tokens=10, zone="x", excluded=frozenset({"a", "b"}))[1].replica == "far"
+
+
 def test_cached_tokens_are_not_taken_from_another_zone_for_less_than_the_penalty() -> None:
     desk = Desk([spec("near", zone="x"), spec("far", zone="y")])
     desk.serve(prompt("p", 20), zone="y")
