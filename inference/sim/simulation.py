@@ -26,6 +26,8 @@ class Setup:
     """Gateways report tokens this often."""
     frame_s: float = 0.5
     """Agents report replicas this often."""
+    first_token_report_s: float = 0.0
+    """So much later than it comes does a gateway report a first token."""
     late_ttft_s: float = 10.0
     """A request whose first token comes later than this is late."""
     give_up_share: float | None = None
@@ -202,7 +204,13 @@ class Simulation:
         elif record.id in self._last_token_s:
             gaps = self.stall_gaps.setdefault(sequence.group, Histogram())
             gaps.add(now_s - self._last_token_s.pop(record.id))
-        self.front.first_token(sequence.id, now_s)
+        if not self.setup.first_token_report_s:
+            self._report_first_token(record.id)
+        else:
+            self.loop.at(now_s + self.setup.first_token_report_s, lambda: self._report_first_token(record.id))
+
+    def _report_first_token(self, request_id: str) -> None:
+        self.front.first_token(request_id, self.loop.now_s)
         self._wake_later()
 
     def on_end(self, replica: Replica, sequence: Sequence) -> None:

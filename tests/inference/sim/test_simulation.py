@@ -89,6 +89,12 @@ def test_knowing_the_caches_beats_being_blind_to_them() -> None:
     assert ours.ttft_s.p50 < blind.ttft_s.p50
 
 
+def test_late_reports_of_first_tokens_harm_nobody() -> None:
+    late = replace(SETUP, first_token_report_s=0.25)
+    figures = summarise(simulate(steady(seconds=6.0), BrainFront, late)).all
+    assert figures.refused == 0 and figures.ttft_s.p99 < 1.0
+
+
 def test_what_can_never_be_served_is_refused() -> None:
     workload = at_once((5000, 10), (100, 10))
     outcome = simulate(workload, BASELINES["round robin"], SETUP)
