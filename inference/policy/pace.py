@@ -26,9 +26,11 @@ class FadingRatio:
         self._top += top
         self._bottom += bottom
 
-    def value(self, prior: float, prior_weight: float) -> float:
+    def value(self, prior: float, prior_weight: float, now_s: float) -> float:
         """The quotient, with `prior_weight` units of `bottom` at the prior mixed in."""
-        return (self._top + prior * prior_weight) / (self._bottom + prior_weight)
+        since_s = now_s - self._as_of_s
+        kept = exp(-since_s / self._fade_s) if since_s > 0.0 else 1.0
+        return (self._top * kept + prior * prior_weight) / (self._bottom * kept + prior_weight)
 
     def plain(self) -> float | None:
         """None: no sample yet."""
