@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from billing.models import UsageRecord
+from billing.models import MonthSpend, Price, UsageRecord
 from headway.admin_pages import AuditedAdmin
 
 
@@ -24,3 +24,18 @@ class UsageRecordAdmin(AuditedAdmin):
     search_fields = ("request_id", "tenant_id", "key_id")
     date_hierarchy = "ended_at"
     ordering = ("-id",)
+
+
+@admin.register(Price)
+class PriceAdmin(AuditedAdmin):
+    list_display = ("model", "version", "tier", "input_micros", "cached_micros", "output_micros", "effective_from")
+    list_filter = ("model",)
+    ordering = ("model", "-version")
+
+
+@admin.register(MonthSpend)
+class MonthSpendAdmin(AuditedAdmin):
+    list_display = ("tenant_id", "month", "key_id", "model", "amount_micros")
+    list_filter = ("month",)
+    search_fields = ("tenant_id", "key_id")
+    ordering = ("-month", "tenant_id")

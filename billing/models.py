@@ -1,4 +1,4 @@
-"""The ledger: usage records, append-only."""
+"""The ledger: usage records, append-only; prices, append-only; what each tenant has spent in each month."""
 
 from django.db import models
 
@@ -43,3 +43,47 @@ class UsageRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.request_id} {self.end_state}"
+
+
+class Price(models.Model):
+    """What a model's tokens cost from an instant on. Append-only: a new price is a new version.
+
+    Micro-dollars per million tokens. A price of a tier stands before one for all tiers.
+    """
+
+    model = models.CharField(max_length=200, help_text="public id")
+    tier = models.CharField(max_length=16, blank=True, help_text="blank: all tiers")
+    version = models.PositiveIntegerField(help_text="counts up within a model")
+    input_micros = models.BigIntegerField()
+    cached_micros = models.BigIntegerField()
+    output_micros = models.BigIntegerField()
+    effective_from = models.DateTimeField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("model", "version"), name="one_price_per_model_and_version"),)
+
+    def __str__(self) -> str:
+        return f"{self.model} v{self.version}"
+
+
+class MonthSpend(models.Model):
+    """The sum of `amount_micros` of usage records that ended in a month of the tenant's time zone.
+
+    Of a whole tenant (key and model blank), of one of its keys, or of one model as it uses it. Changed in the transaction
+    that inserts the records, and nowhere else.
+    """
+
+    tenant_id = models.UUIDField()
+    key_id = models.CharField(max_length=16, blank=True)
+    model = models.CharField(max_length=200, blank=True)
+    month = models.CharField(max_length=7, help_text="YYYY-MM")
+    amount_micros = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant_id", "month", "key_id", "model"), name="one_row_per_month_and_scope"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.month} {self.key_id or self.model}".rstrip()

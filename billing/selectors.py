@@ -1,10 +1,12 @@
-"""Read the ledger."""
+"""Read the ledger, prices and months."""
 
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from billing.models import UsageRecord
+from django.utils import timezone
+
+from billing.models import MonthSpend, Price, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -14,6 +16,25 @@ def usage_of_tenant(tenant_id: UUID) -> Iterator[dict[str, Any]]:
     rows = UsageRecord.objects.filter(tenant_id=tenant_id).order_by("id").values(*_FIELDS)
     for row in rows.iterator(chunk_size=1000):
         yield {name: _plain(value) for name, value in row.items()}
+
+
+def prices_in_force(model: str) -> list[Price]:
+    """Of each tier (blank: all) the newest that holds now, and those that will hold later; by tier, then time."""
+    now = timezone.now()
+    kept: list[Price] = []
+    holds: dict[str, Price] = {}
+    for price in Price.objects.filter(model=model).order_by("effective_from", "version"):
+        if price.effective_from <= now:
+            holds[price.tier] = price
+        else:
+            kept.append(price)
+    return sorted([*holds.values(), *kept], key=lambda price: (price.tier, price.effective_from, price.version))
+
+
+def spent_micros(tenant_id: UUID, month: str) -> int:
+    """Of a month, "YYYY-MM" in the tenant's time zone."""
+    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
+    return row.amount_micros if row else 0
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from inference.models import ControlChange, GatewayFeed, NodeHeartbeat, Pool, Replica, ReplicaState
+from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.services.registry import version_label
 
 SEEN_WITHIN = timedelta(seconds=30)
@@ -39,6 +39,10 @@ class FleetStatus:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def has_model(public_id: str) -> bool:
+    return Model.objects.filter(public_id=public_id).exists()
 
 
 def fleet_status(now: datetime) -> FleetStatus:

@@ -11,7 +11,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from headway.admin_pages import AuditedAdmin, admin_actor
-from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
+from tenants.models import ApiKey, AuditEntry, Limit, Membership, Plan, Tenant, User
 from tenants.services.keys import issue_api_key, revoke_api_key
 from tenants.services.tenants import create_tenant
 
@@ -20,7 +20,7 @@ admin.site.register(User, UserAdmin)
 
 @admin.register(Tenant)
 class TenantAdmin(AuditedAdmin):
-    list_display = ("name", "id", "created_at", "suspended_at")
+    list_display = ("name", "id", "plan", "time_zone", "created_at", "suspended_at")
     search_fields = ("name",)
     fields = ("name",)
     can_add = True
@@ -51,6 +51,31 @@ class ApiKeyAdmin(AuditedAdmin):
         for key in queryset:
             revoke_api_key(key_id=key.id, actor=admin_actor(request))
         self.message_user(request, f"{len(queryset)} revoked; gateways refuse them within a second")
+
+
+@admin.register(Plan)
+class PlanAdmin(AuditedAdmin):
+    """To look at; `define_plan` makes and changes them."""
+
+    list_display = (
+        "name",
+        "weight",
+        "tier_ceiling",
+        "requests_per_minute",
+        "input_tokens_per_minute",
+        "output_tokens_per_minute",
+        "concurrent_requests",
+        "monthly_budget_micros",
+        "default_max_tokens",
+    )
+
+
+@admin.register(Limit)
+class LimitAdmin(AuditedAdmin):
+    """To look at; `set_limits` makes and changes them."""
+
+    list_display = ("tenant", "key", "model", "kind", "value")
+    list_filter = ("tenant", "kind")
 
 
 @admin.register(Membership)

@@ -1,5 +1,5 @@
 """HeadwayError
-├── NotFound ── UnknownTenant, UnknownKey
+├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan
 ├── Conflict ── TenantExists
 └── TenantScopeMissing   our mistake: a query over tenants that names none
 """
@@ -21,6 +21,12 @@ class UnknownKey(NotFound):
     """Fix the id; there is no such key."""
 
     code = "key_not_found"
+
+
+class UnknownPlan(NotFound):
+    """Choose a plan that there is, or define it."""
+
+    code = "plan_not_found"
 
 
 class TenantExists(Conflict):

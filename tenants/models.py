@@ -1,4 +1,4 @@
-"""Tenants, their members and API keys, and the audit log."""
+"""Tenants, their plans, limits, members and API keys, and the audit log."""
 
 import secrets
 import uuid
@@ -18,6 +18,53 @@ def new_cache_salt() -> str:
     return secrets.token_hex(16)
 
 
+class LimitKind(models.TextChoices):
+    """The words of inference/policy/decisions.py, where what they mean is kept."""
+
+    REQUESTS = "requests_per_minute"
+    INPUT_TOKENS = "input_tokens_per_minute"
+    OUTPUT_TOKENS = "output_tokens_per_minute"
+    CONCURRENCY = "concurrent_requests"
+    BUDGET = "monthly_budget"  # micro-dollars
+
+
+class Tier(models.TextChoices):
+    """Most urgent first."""
+
+    INTERACTIVE = "interactive"
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
+class Plan(models.Model):
+    """What a tenant may do by default; null: no such limit. A limit of the tenant's own takes the place of the plan's."""
+
+    name = models.SlugField(max_length=63, unique=True)
+    weight = models.FloatField(default=1.0, help_text="its share of a busy pool, against other tenants of the tier")
+    tier_ceiling = models.CharField(max_length=16, choices=Tier.choices, default=Tier.INTERACTIVE)
+    requests_per_minute = models.BigIntegerField(null=True, blank=True)
+    input_tokens_per_minute = models.BigIntegerField(null=True, blank=True)
+    output_tokens_per_minute = models.BigIntegerField(null=True, blank=True)
+    concurrent_requests = models.BigIntegerField(null=True, blank=True)
+    monthly_budget_micros = models.BigIntegerField(null=True, blank=True)
+    default_max_tokens = models.PositiveIntegerField(
+        null=True, blank=True, help_text="for requests that name none; null: the room that is left"
+    )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def default_limits(self) -> dict[LimitKind, int]:
+        values = {
+            LimitKind.REQUESTS: self.requests_per_minute,
+            LimitKind.INPUT_TOKENS: self.input_tokens_per_minute,
+            LimitKind.OUTPUT_TOKENS: self.output_tokens_per_minute,
+            LimitKind.CONCURRENCY: self.concurrent_requests,
+            LimitKind.BUDGET: self.monthly_budget_micros,
+        }
+        return {kind: value for kind, value in values.items() if value is not None}
+
+
 class Tenant(models.Model):
     """A customer. Pages may say "organisation"."""
 
@@ -26,6 +73,10 @@ class Tenant(models.Model):
     cache_salt = models.CharField(max_length=32, default=new_cache_salt, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     suspended_at = models.DateTimeField(null=True, blank=True)
+    plan = models.ForeignKey(
+        Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="null: the plan named default"
+    )
+    time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
 
     def __str__(self) -> str:
         return self.name
@@ -86,6 +137,36 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.name})"
+
+
+class Limit(models.Model):
+    """One limit of a tenant as a whole, of one of its keys, or of one model as it uses it."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    model = models.CharField(max_length=200, blank=True, help_text="public id; blank: all models")
+    kind = models.CharField(max_length=32, choices=LimitKind.choices)
+    value = models.BigIntegerField()
+
+    unscoped: ClassVar[models.Manager[Any]] = models.Manager()
+    objects = TenantOwnedManager()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "model", "kind"),
+                condition=models.Q(key=None),
+                name="one_limit_of_a_kind_per_tenant_and_model",
+            ),
+            models.UniqueConstraint(
+                fields=("key", "kind"), condition=models.Q(key__isnull=False), name="one_limit_of_a_kind_per_key"
+            ),
+            models.CheckConstraint(condition=models.Q(key=None) | models.Q(model=""), name="a_limit_is_of_a_key_or_a_model"),
+            models.CheckConstraint(condition=models.Q(value__gt=0), name="a_limit_allows_something"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value} of {self.key_id or self.model or self.tenant_id}"
 
 
 class AuditEntry(models.Model):

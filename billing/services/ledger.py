@@ -1,5 +1,7 @@
 """Write usage records. The door through which the gateway's journal reaches the ledger."""
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -9,6 +11,7 @@ from django.db import transaction
 
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
+from billing.services.month_spend import MonthSums, Spent
 from billing.services.usage_rows import insert_new
 
 
@@ -39,17 +42,20 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str = ""
     attempts: int = 0
     journal_sequence: int = 0
+    price_version: str = ""
+    amount_micros: int | None = None  # None: there was no price
 
 
 GATEWAY_LOST = "gateway_lost"
 
+_SPENT = ("tenant_id", "key_id", "model", "ended_at", "amount_micros")
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
 def record_usage(*, drafts: list[UsageDraft]) -> int:
-    """Insert all, in one transaction. Returns how many were given.
+    """Insert all, and add their amounts to their tenants' months, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
     gateway had died with it): a final record takes that one's place. Raises UsageRefused when a record is not valid;
@@ -59,15 +65,44 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
     rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
+        sums = MonthSums(each["tenant_id"] for each in fields.values())
+        sums.hold(_spent(each) for each in fields.values())
+        before = _in_ledger(fields)
         insert_new(rows, recorded_at=datetime.now(UTC))
-        found = dict(UsageRecord.objects.filter(request_id__in=fields).values_list("request_id", "end_state"))
+        found = _in_ledger(fields)
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
         for request_id in sorted(found):
-            if found[request_id] == GATEWAY_LOST and fields[request_id]["end_state"] != GATEWAY_LOST:
-                UsageRecord.objects.filter(request_id=request_id, end_state=GATEWAY_LOST).update(**fields[request_id])
+            mine, its = fields[request_id], found[request_id]
+            if its.end_state == GATEWAY_LOST and mine["end_state"] != GATEWAY_LOST:
+                _replace_lost(its, mine, sums)
+            elif request_id not in before and its.end_state == mine["end_state"]:
+                sums.add(_spent(mine))
+        sums.write()
     return len(drafts)
+
+
+def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
+    rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
+    return {row.request_id: row for row in rows.only("request_id", "end_state", *_SPENT)}
+
+
+def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums) -> None:
+    if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
+        before = _spent({name: getattr(lost, name) for name in _SPENT})
+        sums.add(replace(before, amount_micros=-before.amount_micros))
+        sums.add(_spent(fields))
+
+
+def _spent(fields: dict[str, Any]) -> Spent:
+    return Spent(
+        tenant_id=UUID(str(fields["tenant_id"])),
+        key_id=fields["key_id"],
+        model=fields["model"],
+        ended_at=fields["ended_at"],
+        amount_micros=fields["amount_micros"] or 0,
+    )
 
 
 def _finals_last(draft: UsageDraft) -> bool:

@@ -15,7 +15,7 @@ from inference.gateway.state import Change
 
 log = structlog.get_logger(__name__)
 
-_MAGIC = b"headway-control-1\n"
+_MAGIC = b"headway-control-2\n"
 _CRC = struct.Struct(">I")
 
 

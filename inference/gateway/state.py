@@ -1,4 +1,5 @@
-"""What the data plane knows: tenants, keys, models and replicas, in memory. Fed by the change feed, read on the event loop.
+"""What the data plane knows: tenants with their terms, keys, models with their prices, replicas. Fed by the change feed,
+read on the event loop.
 
 One writer (the feed's thread), many readers without a lock: every table's values are whole immutable objects, and a
 reader does one dictionary look-up a table, which the interpreter makes atomic. Lists are rebuilt and swapped.
@@ -12,6 +13,20 @@ import msgspec
 import structlog
 
 from headway.errors import HeadwayError
+from inference.gateway.tenant_rows import (
+    NO_FACTS,
+    NO_PRICE,
+    MonthRow,
+    PricesRow,
+    Spend,
+    TenantFacts,
+    TermsRow,
+    facts_of,
+    price_at,
+    spend_of,
+    terms_of,
+)
+from inference.policy.decisions import TenantTerms, TokenPrice
 from tenants.services.key_format import parse_key
 
 log = structlog.get_logger(__name__)
@@ -117,7 +132,19 @@ class _Replica(msgspec.Struct, frozen=True):
     max_model_len: int = 0
 
 
-_SHAPES: dict[str, type[msgspec.Struct]] = {"tenant": _Tenant, "key": _Key, "model": _Model, "replica": _Replica}
+_SHAPES: dict[str, type[msgspec.Struct]] = {
+    "tenant": _Tenant,
+    "key": _Key,
+    "model": _Model,
+    "replica": _Replica,
+    "terms": TermsRow,
+    "price": PricesRow,
+    "month": MonthRow,
+}
+
+
+# Gone would mean without limits, free, unspent: what was known before is nearer to the truth.
+_KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month"})
 
 
 @dataclass(slots=True)
@@ -127,7 +154,10 @@ class _Tables:
     revoked_key_ids: set[str] = field(default_factory=set)
     models: dict[str, ModelEntry] = field(default_factory=dict)
     replicas: dict[str, ReplicaEntry] = field(default_factory=dict)
-    # Derived from the two above, swapped whole.
+    terms: dict[str, tuple[TenantTerms, TenantFacts]] = field(default_factory=dict)
+    prices: dict[str, PricesRow] = field(default_factory=dict)
+    months: dict[str, MonthRow] = field(default_factory=dict)
+    # Derived from models and replicas, swapped whole.
     sorted_models: list[ModelEntry] = field(default_factory=list)
     ready_by_model: dict[str, list[ReplicaEntry]] = field(default_factory=dict)
     serving_by_model: dict[str, Serving] = field(default_factory=dict)
@@ -142,6 +172,7 @@ class ControlState:
         self.applied_change_id = 0
         self._tables = _Tables()
         self._callbacks: list[Callable[[], None]] = []
+        self._tenant_callbacks: dict[str, list[Callable[[frozenset[str]], None]]] = {"terms": [], "month": []}
 
     # Readers
 
@@ -188,7 +219,36 @@ class ControlState:
         """The digests of all that replicas count with."""
         return frozenset(replica.tokeniser for replica in list(self._tables.replicas.values()) if replica.tokeniser)
 
+    def terms(self, tenant_id: str) -> TenantTerms:
+        """A tenant nothing was told of has no limits, weight 1 and every tier: the plan named default as we ship it."""
+        known = self._tables.terms.get(tenant_id)
+        return known[0] if known else TenantTerms(tenant_id)
+
+    def all_terms(self) -> list[TenantTerms]:
+        return [terms for terms, _ in list(self._tables.terms.values())]
+
+    def facts(self, tenant_id: str) -> TenantFacts:
+        known = self._tables.terms.get(tenant_id)
+        return known[1] if known else NO_FACTS
+
+    def price(self, model: str, tier: str, *, now_s: float) -> tuple[str, TokenPrice]:
+        """The version and the price that hold at `now_s` (unix time); ("", free) for a model without one."""
+        row = self._tables.prices.get(model)
+        return price_at(row, tier, now_s) if row else NO_PRICE
+
+    def spend(self, tenant_id: str, *, now_s: float) -> list[Spend]:
+        """Of the month that runs at `now_s` (unix time): of the tenant, first, and of each of its scopes with a budget."""
+        return spend_of(self.terms(tenant_id), self.facts(tenant_id).time_zone, self._tables.months.get(tenant_id), now_s)
+
     # The feed's thread
+
+    def on_terms_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Called as that of on_routes_changed, with the ids of the tenants whose terms (may) have changed."""
+        self._tenant_callbacks["terms"].append(callback)
+
+    def on_months_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """The same for what `spend` says of them. A month that ends changes it too, and calls nobody."""
+        self._tenant_callbacks["month"].append(callback)
 
     def on_routes_changed(self, callback: Callable[[], None]) -> None:
         """Called on the feed's thread after models or replicas have changed; it must be quick and must not raise."""
@@ -204,13 +264,15 @@ class ControlState:
 
     def reload(self, changes: Sequence[Change]) -> None:
         """Forget everything and take these rows (the newest of each object) instead."""
-        tables = _Tables()
+        tables, before = _Tables(), self._tables
         for change in changes:
             _apply_one(tables, change)
         _derive_routes(tables)
         self.applied_change_id = 0
         self._tables = tables
         self._finish(changes, is_reload=True)
+        self._tell_tenants("terms", before.terms.keys() - tables.terms.keys())
+        self._tell_tenants("month", before.months.keys() - tables.months.keys())
 
     def rows(self) -> list[Change]:
         """The newest row of each object that is not gone, and of each revoked key: what a snapshot holds."""
@@ -225,6 +287,13 @@ class ControlState:
         if has_new_routes:
             for callback in self._callbacks:
                 callback()
+        for kind in self._tenant_callbacks:
+            self._tell_tenants(kind, {change.key for change in changes if change.kind == kind})
+
+    def _tell_tenants(self, kind: str, tenant_ids: Iterable[str]) -> None:
+        ids = frozenset(tenant_ids)
+        for callback in self._tenant_callbacks[kind] if ids else ():
+            callback(ids)
 
 
 def _apply_one(tables: _Tables, change: Change) -> None:
@@ -232,6 +301,8 @@ def _apply_one(tables: _Tables, change: Change) -> None:
     if shape is None:
         return  # a kind that a newer release publishes
     value = _decode(change, shape)
+    if value is None and change.payload is not None and change.kind in _KEPT_WHEN_UNREADABLE:
+        return
     if value is None and change.kind != "key":
         tables.rows.pop((change.kind, change.key), None)
     else:
@@ -249,6 +320,12 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, **rest)
         case _Replica():
             tables.replicas[change.key] = ReplicaEntry(id=change.key, **msgspec.structs.asdict(value))
+        case TermsRow():
+            tables.terms[change.key] = terms_of(change.key, value), facts_of(value)
+        case PricesRow():
+            tables.prices[change.key] = value
+        case MonthRow():
+            tables.months[change.key] = value
 
 
 def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | None:
@@ -256,8 +333,11 @@ def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | Non
     if change.payload is None:
         return None
     try:
-        return msgspec.convert(change.payload, shape)
-    except msgspec.ValidationError as error:
+        value: msgspec.Struct = msgspec.convert(change.payload, shape)
+        if isinstance(value, TermsRow):
+            terms_of(change.key, value)
+        return value
+    except (msgspec.ValidationError, ValueError) as error:
         log.error("control_change_unreadable", change_id=change.id, kind=change.kind, reason=str(error))
         return None
 
@@ -268,10 +348,15 @@ def _remove(tables: _Tables, change: Change) -> None:
         tables.keys.pop(change.key, None)
     elif change.kind == "tenant":
         tables.tenants.pop(change.key, None)
-    elif change.kind == "model":
-        tables.models.pop(change.key, None)
     else:
-        tables.replicas.pop(change.key, None)
+        tables_of_kind: dict[str, dict[str, Any]] = {
+            "model": tables.models,
+            "replica": tables.replicas,
+            "terms": tables.terms,
+            "price": tables.prices,
+            "month": tables.months,
+        }
+        tables_of_kind[change.kind].pop(change.key, None)
 
 
 def _derive_routes(tables: _Tables) -> None:

@@ -7,17 +7,29 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     model    key = public id     {created (unix s), pool, version, max_in_flight, max_queued}
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
+    terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
+                                  default_max_tokens (or null), limits: [{scope ("tenant" | "key" | "model"),
+                                  id (as in policy's Scope), kind (LimitKind), value}, ...]}; no row: the default plan
+    price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
+                                  effective_from (unix s)}, ...]}: all that hold or will hold; no row: free
+    month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_micros, keys: {id: micros},
+                                  models: {id: micros}}: the newest month something was spent in; keys and models
+                                  are those with a budget. A figure (publish_figure)
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from django.db import connection, transaction
 from django.db.models import Exists, Max, OuterRef
+from django.utils import timezone
 
 from inference.models import ControlChange
 
-Kind = Literal["tenant", "key", "model", "replica"]
+Kind = Literal["tenant", "key", "model", "replica", "terms", "price", "month"]
+
+# How long a figure's row is kept after a newer one: long enough for every live reader to have moved past it.
+FIGURE_KEEP = timedelta(seconds=60)
 
 # Any constant: the name of our advisory lock in PostgreSQL.
 FEED_LOCK_ID = 0x48656164
@@ -40,6 +52,19 @@ def publish_now(*, kind: Kind, key: str, payload: dict[str, Any] | None) -> Cont
     """The same, in a transaction of its own."""
     with transaction.atomic():
         return publish(kind=kind, key=key, payload=payload)
+
+
+def publish_figure(*, kind: Kind, key: str, payload: dict[str, Any]) -> ControlChange:
+    """Publish what changes all the time: rows that were replaced FIGURE_KEEP ago go at once, not with the next compaction.
+
+    Call it last in a transaction: others who publish wait for its end.
+    """
+    change = publish(kind=kind, key=key, payload=payload)
+    rows = ControlChange.objects.filter(kind=kind, key=key)
+    replaced_by = rows.filter(at__lt=timezone.now() - FIGURE_KEEP).order_by("-id").values_list("id", flat=True).first()
+    if replaced_by is not None:
+        rows.filter(id__lt=replaced_by).delete()
+    return change
 
 
 def newest_rows() -> list[tuple[int, str, str, dict[str, Any] | None]]:

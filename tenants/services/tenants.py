@@ -7,7 +7,9 @@ from headway.errors import InvalidInput
 from inference.services import control
 from tenants.errors import TenantExists, UnknownTenant
 from tenants.models import Tenant
+from tenants.selectors import terms_in_force
 from tenants.services.audit import record_audit
+from tenants.services.terms import publish_terms
 
 
 def create_tenant(*, name: str, actor: str) -> Tenant:
@@ -23,6 +25,7 @@ def create_tenant(*, name: str, actor: str) -> Tenant:
         with transaction.atomic():
             tenant.save(force_insert=True)
             _publish(tenant)
+            publish_terms(terms_in_force(tenant), tenant)
             record_audit(actor=actor, action="tenant.create", target=str(tenant.id), tenant=tenant, after={"name": name})
     except IntegrityError:
         raise TenantExists(f"there is a tenant {name!r} already") from None

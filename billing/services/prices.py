@@ -1,0 +1,80 @@
+"""Prices of models: append-only, each a new version."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from billing.models import Price
+from billing.selectors import prices_in_force
+from headway.errors import Conflict, InvalidInput
+from inference.selectors import has_model
+from inference.services import control
+from tenants.services.audit import record_audit
+
+TIERS = ("interactive", "standard", "batch")
+MAX_MICROS = 10_000 * 1_000_000
+"""A million tokens for ten thousand dollars: above it somebody has mistaken the unit."""
+
+
+def set_price(
+    *,
+    model: str,
+    input_micros: int,
+    output_micros: int,
+    actor: str,
+    cached_micros: int | None = None,
+    tier: str = "",
+    effective_from: datetime | None = None,
+) -> Price:
+    """Micro-dollars per million tokens, from now on unless told; cached tokens cost what input does unless told.
+
+    Raises InvalidInput for an unknown model or tier, an amount out of bounds, cached tokens dearer than input, or a time
+    that has passed.
+    """
+    cached_micros = input_micros if cached_micros is None else cached_micros
+    _check(model, tier, (input_micros, cached_micros, output_micros))
+    if cached_micros > input_micros:
+        raise InvalidInput("cached tokens cannot cost more than input tokens", param="cached_micros")
+    now = timezone.now()
+    if effective_from is not None and effective_from < now:
+        raise InvalidInput("a price cannot hold from a time that has passed", param="effective_from")
+    try:
+        with transaction.atomic():
+            newest = Price.objects.filter(model=model).aggregate(newest=Max("version"))["newest"] or 0
+            price = Price.objects.create(
+                model=model,
+                tier=tier,
+                version=newest + 1,
+                input_micros=input_micros,
+                cached_micros=cached_micros,
+                output_micros=output_micros,
+                effective_from=effective_from or now,
+            )
+            control.publish(kind="price", key=model, payload={"prices": [_payload(each) for each in prices_in_force(model)]})
+            record_audit(actor=actor, action="price.set", target=model, after=_payload(price))
+    except IntegrityError:
+        raise Conflict(f"somebody else has just set a price of {model!r}; look again") from None
+    return price
+
+
+def _check(model: str, tier: str, amounts: tuple[int, ...]) -> None:
+    if not has_model(model):
+        raise InvalidInput(f"there is no model {model!r}", param="model")
+    if tier and tier not in TIERS:
+        raise InvalidInput(f"a tier is one of {', '.join(TIERS)}", param="tier")
+    if not all(0 <= amount <= MAX_MICROS for amount in amounts):
+        raise InvalidInput(f"a price is from 0 to {MAX_MICROS // 1_000_000} US dollars per million tokens")
+
+
+def _payload(price: Price) -> dict[str, Any]:
+    return {
+        "tier": price.tier,
+        "version": price.version,
+        "input_micros": price.input_micros,
+        "cached_micros": price.cached_micros,
+        "output_micros": price.output_micros,
+        "effective_from": price.effective_from.timestamp(),
+    }

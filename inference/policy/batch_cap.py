@@ -1,0 +1,141 @@
+"""How many requests at once on one replica: as many as hold the inter-token latency that its most urgent ones want.
+
+Additive-multiplicative, as in TCP: it grows by a little while the measured latency is well below the target and the cap
+is what holds requests back, and shrinks by a factor when the latency is over it. It starts at the pool's bound: until
+something was measured there is no reason to hold anybody back.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from inference.policy.brain_tunables import BatchCapTunables
+from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
+
+
+class BatchCap:
+    """One replica's."""
+
+    def __init__(self, tunables: BatchCapTunables, max_in_flight: int) -> None:
+        self._tunables = tunables
+        self._max_in_flight = max_in_flight
+        self._exact = float(max_in_flight)
+        self._changed_s = float("-inf")
+
+    @property
+    def value(self) -> int:
+        return min(max(int(self._exact), 1), self._max_in_flight) if self._max_in_flight else 0
+
+    def set_bound(self, max_in_flight: int) -> None:
+        """A cap that was at the old bound goes to the new one; what was learnt below it is kept."""
+        was_at_bound = self.value >= self._max_in_flight
+        self._max_in_flight = max_in_flight
+        self._exact = float(max_in_flight) if was_at_bound else min(self._exact, float(max_in_flight))
+
+    def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
+        """The cap after this measurement; `target_s` is the strictest of the tiers that run, None: there is none."""
+        if target_s is None or in_flight == 0:
+            self._grow(in_flight, now_s)
+        elif inter_token_s is not None and now_s >= self._changed_s + self._tunables.interval_s:
+            ratio = inter_token_s / target_s
+            if ratio > 1.0:
+                self._shrink(in_flight, now_s)
+            elif ratio < self._tunables.grow_below_ratio:
+                self._grow(in_flight, now_s)
+        return self.value
+
+    def _grow(self, in_flight: int, now_s: float) -> None:
+        """Only a cap that is reached: below it, the latency says nothing about what a higher one would do."""
+        if in_flight < self.value or now_s < self._changed_s + self._tunables.interval_s:
+            return
+        self._exact = min(self._exact + max(1.0, self._exact * self._tunables.grow_ratio), float(self._max_in_flight))
+        self._changed_s = now_s
+
+    def _shrink(self, in_flight: int, now_s: float) -> None:
+        """From what runs, when that is less: a cap far above it would take many steps to be felt."""
+        self._exact = max(1.0, min(self._exact, float(in_flight)) * self._tunables.shrink_factor)
+        self._changed_s = now_s
+
+
+@dataclass(slots=True)
+class _Load:
+    spec: ReplicaSpec
+    cap: BatchCap
+    running: list[int]
+    """By tier."""
+    is_ready: bool = True
+
+    def in_flight(self) -> int:
+        return sum(self.running)
+
+
+class PoolCaps:
+    """The caps of a pool's replicas, and what runs on each by tier."""
+
+    def __init__(self, tunables: BatchCapTunables) -> None:
+        self.targets: Mapping[Tier, TierTargets] = {}
+        self._tunables = tunables
+        self._loads: dict[str, _Load] = {}
+
+    def set_replicas(self, specs: Iterable[ReplicaSpec]) -> Iterator[tuple[str, int]]:
+        """These are ready. Yields the cap of each. A new engine learns anew."""
+        wanted = {spec.id: spec for spec in specs}
+        for replica, load in list(self._loads.items()):
+            load.is_ready = replica in wanted
+            self._drop_if_gone(replica)
+        for spec in wanted.values():
+            load_ = self._loads.get(spec.id)
+            if load_ is None:
+                load_ = self._loads[spec.id] = _Load(spec, BatchCap(self._tunables, spec.max_in_flight), [0, 0, 0])
+            elif load_.spec.epoch != spec.epoch:
+                load_.cap = BatchCap(self._tunables, spec.max_in_flight)
+            load_.cap.set_bound(spec.max_in_flight)
+            load_.spec = spec
+            yield spec.id, load_.cap.value
+
+    def began(self, replica: str, tier: Tier) -> None:
+        self._loads[replica].running[tier] += 1
+
+    def ended(self, replica: str, tier: Tier) -> None:
+        load = self._loads[replica]
+        assert load.running[tier] > 0, "a slot is given back once"
+        load.running[tier] -= 1
+        self._drop_if_gone(replica)
+
+    def measured(self, replica: str, inter_token_s: float | None, now_s: float) -> int | None:
+        """The replica's cap after a measurement; None: it is not known."""
+        load = self._loads.get(replica)
+        if load is None:
+            return None
+        strictest = [self.targets[tier].inter_token_s for tier in Tier if load.running[tier] and tier in self.targets]
+        return load.cap.measured(
+            inter_token_s=inter_token_s,
+            target_s=min(strictest, default=None),
+            in_flight=load.in_flight(),
+            now_s=now_s,
+        )
+
+    def would_make_room(self, replica: str) -> bool:
+        """Whether one request less on it lets another in."""
+        load = self._loads.get(replica)
+        return load is not None and load.is_ready and not load.spec.is_draining and load.in_flight() <= load.cap.value
+
+    def knows(self, replica: str) -> bool:
+        return replica in self._loads
+
+    def is_over(self, replica: str) -> bool:
+        load = self._loads[replica]
+        return load.in_flight() > load.cap.value
+
+    def caps(self) -> dict[str, int]:
+        return {replica: load.cap.value for replica, load in self._loads.items() if load.is_ready}
+
+    def in_flight(self) -> dict[str, int]:
+        return {replica: load.in_flight() for replica, load in self._loads.items()}
+
+    def num_usable(self) -> int:
+        return sum(1 for load in self._loads.values() if load.is_ready and not load.spec.is_draining)
+
+    def _drop_if_gone(self, replica: str) -> None:
+        load = self._loads[replica]
+        if not load.is_ready and load.in_flight() == 0:
+            del self._loads[replica]

@@ -1,0 +1,351 @@
+"""What decides about every request of a cell: limits, and a pool per model. The dispatcher and the simulator run this.
+
+It is told what happens (asked, first token, ended, parked, a replica came) and answers with decisions, about the asker
+and about others whom that has helped. Whoever calls it passes them on, looks at `next_event_s` after each call, and
+calls `expire` then. Each id ends once: Refused, or `end`/`cancel` with its usage.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from inference.policy.brain_tunables import BrainTunables
+from inference.policy.decisions import (
+    Ask,
+    Decision,
+    Ending,
+    LimitHit,
+    Queued,
+    Reason,
+    Refused,
+    ReplicaSpec,
+    RetryKind,
+    Scope,
+    StateFrame,
+    TenantTerms,
+    Tier,
+    TierTargets,
+    Usage,
+)
+from inference.policy.entry import Entry, Stage
+from inference.policy.limits import Limiter, LimiterSnapshot
+from inference.policy.pool import Pool, PoolSnapshot
+from inference.policy.routing import Router
+
+
+@dataclass(frozen=True, slots=True)
+class BrainSnapshot:
+    in_flight: int
+    queued: int
+    away: int
+    """Between two attempts: they hold a reservation and no slot."""
+    overcommitted: int
+    """Restored requests that run although a limit or a replica was full, or on a replica that nobody knows."""
+    limits: LimiterSnapshot
+    pools: dict[str, PoolSnapshot] = field(default_factory=dict)
+
+
+class Brain:
+    def __init__(self, tunables: BrainTunables, make_router: Callable[[str], Router]) -> None:
+        self._tunables = tunables
+        self._make_router = make_router
+        self._limiter = Limiter()
+        self._pools: dict[str, Pool] = {}
+        self._dropped: set[str] = set()  # pools that serve no longer and have requests running
+        self._entries: dict[str, Entry] = {}
+        self._terms: dict[str, TenantTerms] = {}
+        self._weights: dict[str, float] = {}
+        self._blocked: dict[tuple[str, Scope], set[str]] = {}  # who waits for a slot of a tenant's scope, by model
+        self._overcommitted: set[str] = set()
+        self._num_entries = 0
+
+    # What holds
+
+    def set_pool(self, model: str, *, max_queued: int, targets: Mapping[Tier, TierTargets], now_s: float) -> None:
+        """Raises ValueError for targets that are out of order (B132); nothing has changed then."""
+        pool = self._pools.get(model)
+        if pool is None:
+            pool = Pool(model, self._tunables, self._limiter, self._make_router(model), self._blocked, self._weights)
+        pool.set_targets(targets, max_queued=max_queued)
+        self._pools[model] = pool
+        self._dropped.discard(model)
+
+    def drop_pool(self, model: str, now_s: float) -> list[Decision]:
+        """The model is served no longer: who waits is refused, what runs runs on. One that is not there is no error."""
+        pool = self._pools.get(model)
+        if pool is None:
+            return []
+        self._dropped.add(model)
+        decisions = self._told(pool.drop(now_s))
+        self._forget_if_dropped(model)
+        return decisions
+
+    def set_replicas(self, model: str, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
+        """These, and no others, are ready. A model that is not served is no error."""
+        pool = self._pools.get(model)
+        return [] if pool is None or model in self._dropped else self._told(pool.set_replicas(specs, now_s))
+
+    def set_terms(self, terms: TenantTerms, now_s: float) -> list[Decision]:
+        """Raises ValueError for a weight that is not above 0."""
+        if not terms.weight > 0:
+            raise ValueError("a weight is above 0")
+        self._limiter.set_terms(terms, now_s)
+        self._terms[terms.tenant] = terms
+        self._weights[terms.tenant] = terms.weight
+        decisions: list[Decision] = []
+        for pool in self._pools.values():
+            pool.queue.set_weight(terms.tenant, terms.weight)
+            pool.queue.wake_tenant(terms.tenant)
+            decisions += pool.promote(now_s)
+        return decisions
+
+    def set_month(self, tenant: str, *, spent_micros: int, ends_s: float, now_s: float) -> list[Decision]:
+        self._limiter.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s)
+        return []
+
+    def set_balance(self, tenant: str, available_micros: int | None) -> list[Decision]:
+        self._limiter.set_balance(tenant, available_micros)
+        return []
+
+    def acknowledged(self, tenant: str, amount_micros: int) -> None:
+        """The ledger's row of the tenant's month includes so much more of what was settled here."""
+        self._limiter.acknowledged(tenant, amount_micros)
+
+    # What requests do
+
+    def submit(self, ask: Ask, now_s: float) -> list[Decision]:
+        """A new request, or one whose attempt has ended with usage None. Its own decision is the last."""
+        pool = self._pools.get(ask.model)
+        entry = self._entries.get(ask.id)
+        assert entry is None or entry.stage is Stage.AWAY, "it waits or runs already"
+        reserved = self._limiter.reserve(ask, now_s) if pool is not None else None
+        if pool is None or isinstance(reserved, LimitHit):
+            return [self._refused(ask, reserved if isinstance(reserved, LimitHit) else None, now_s)]
+        assert reserved is not None
+        if entry is None:
+            entry = self._new_entry(ask, arrival_s=now_s)
+        entry.ask, entry.max_tokens, entry.rates = ask, reserved.max_tokens, reserved.rates
+        return self._told(pool.ask(entry, now_s))
+
+    def first_token(self, id: str, now_s: float) -> None:  # noqa: A002
+        """One that does not run is no error. May make room: look at `next_event_s`."""
+        entry = self._entries.get(id)
+        if entry is not None:
+            self._pools[entry.ask.model].first_token(entry, now_s)
+
+    def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
+        """Tokens made so far, over all attempts; from its gateway, every 250 ms."""
+        entry = self._entries.get(id)
+        if entry is not None:
+            self._pools[entry.ask.model].progress(entry, completion_tokens, now_s)
+
+    def end(self, id: str, ending: Ending, usage: Usage | None, now_s: float) -> list[Decision]:  # noqa: A002
+        """An attempt has ended. Usage None: it will ask again, its reservation is kept; else all of it is settled.
+
+        One that is not known, or was refused, is no error.
+        """
+        entry = self._entries.get(id)
+        if entry is None:
+            return []
+        pool = self._pools[entry.ask.model]
+        first = pool.leave(entry, ending, usage, now_s)
+        freed = self._limiter.stop(id)
+        if usage is None:
+            pool.charge_so_far(entry, now_s)
+        else:
+            self._limiter.settle(id, usage, now_s)
+            pool.charge_final(entry, ending, usage, now_s)
+            self._forget(entry)
+        return self._told(self._promote(entry, freed, first, now_s))
+
+    def cancel(self, id: str, usage: Usage | None, now_s: float) -> list[Decision]:  # noqa: A002
+        """The client has gone, waiting or running."""
+        return self.end(id, Ending.NEUTRAL, usage or Usage(), now_s)
+
+    def parked(self, id: str, ask: Ask, now_s: float) -> list[Decision]:  # noqa: A002
+        """Its owner has aborted it, and `ask` says what is left: it waits again, in the place of its arrival.
+
+        Its own decision is the last, unless others of its slot came first and it was granted another at once. One that
+        does not run is no error.
+        """
+        entry = self._entries.get(id)
+        if entry is None or entry.stage is not Stage.RUNNING:
+            return []
+        pool = self._pools[entry.ask.model]
+        first = pool.leave(entry, Ending.NEUTRAL, None, now_s)
+        freed = self._limiter.stop(id)
+        pool.parked(entry)
+        pool.charge_so_far(entry, now_s)
+        reserved = self._limiter.reserve(ask, now_s)
+        assert not isinstance(reserved, LimitHit), "what is reserved is not refused"
+        entry.ask, entry.max_tokens, entry.rates = ask, reserved.max_tokens, reserved.rates
+        own = pool.wait_again(entry, now_s)
+        decisions = self._promote(entry, freed, first, now_s)
+        return self._told([*decisions, own] if entry.waits else decisions)
+
+    # After a failover: what gateways say is so
+
+    def restore_running(
+        self,
+        ask: Ask,
+        replica: str,
+        *,
+        age_s: float,
+        completion_tokens: int = 0,
+        now_s: float,
+    ) -> None:
+        """It was granted `age_s` ago, `ask.max_tokens` as granted, and runs. Never refused; may overcommit."""
+        pool, entry = self._restored(ask, age_s=age_s, now_s=now_s)
+        if entry.stage is Stage.RUNNING:
+            return
+        was_full = self._limiter.can_start(ask) is not None
+        self._limiter.restore(ask, age_s=age_s, usage=None, is_running=True, now_s=now_s)
+        entry.completion_tokens = max(entry.completion_tokens, completion_tokens)
+        entry.has_begun = entry.has_begun or completion_tokens > 0
+        if not pool.restore_running(entry, replica, now_s) or was_full:
+            self._overcommitted.add(ask.id)
+
+    def restore_waiting(self, ask: Ask, *, waited_s: float, now_s: float) -> list[Decision]:
+        """It was reserved and queued `waited_s` ago. Never refused. Its own decision is the last."""
+        pool, entry = self._restored(ask, age_s=waited_s, now_s=now_s)
+        if entry.stage is not Stage.AWAY:
+            return []
+        self._limiter.restore(ask, age_s=waited_s, usage=None, is_running=False, now_s=now_s)
+        own = pool.wait_again(entry, now_s, waited_s=waited_s)
+        decisions = pool.promote(now_s)
+        return self._told([*decisions, own] if entry.waits else decisions)
+
+    def restore_settled(self, ask: Ask, *, age_s: float, usage: Usage, now_s: float, is_acknowledged: bool = False) -> None:
+        """It was granted in the last minute and has ended: its use counts on."""
+        self._limiter.restore(ask, age_s=age_s, usage=usage, is_running=False, now_s=now_s, is_acknowledged=is_acknowledged)
+
+    # What agents and time do
+
+    def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
+        """Of an unknown replica it is no error."""
+        decisions: list[Decision] = []
+        for pool in self._pools.values():
+            if pool.has_replica(replica):
+                decisions += pool.frame(replica, frame, now_s)
+        return self._told(decisions)
+
+    def expire(self, now_s: float) -> list[Decision]:
+        """What time alone decides. Call it at `next_event_s`; at any other time it does no harm."""
+        decisions: list[Decision] = []
+        for pool in self._pools.values():
+            decisions += pool.expire(now_s)
+        return self._told(decisions)
+
+    def next_event_s(self, now_s: float) -> float | None:
+        """When time alone may decide something; None: never, as things stand."""
+        times = [pool.next_event_s(now_s) for pool in self._pools.values()]
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    # What others see
+
+    def positions(self, now_s: float) -> list[Queued]:
+        """Where everybody stands that waits. O(n log n): once a second or so."""
+        return [queued for pool in self._pools.values() for queued in pool.positions(now_s)]
+
+    def snapshot(self, now_s: float) -> BrainSnapshot:
+        pools = {model: pool.snapshot(now_s) for model, pool in self._pools.items()}
+        return BrainSnapshot(
+            in_flight=sum(pool.in_flight for pool in pools.values()),
+            queued=sum(pool.queued for pool in pools.values()),
+            away=len(self._entries) - sum(pool.in_flight + pool.queued for pool in pools.values()),
+            overcommitted=len(self._overcommitted),
+            limits=self._limiter.snapshot(),
+            pools=pools,
+        )
+
+    # Inside
+
+    def _new_entry(self, ask: Ask, *, arrival_s: float) -> Entry:
+        self._num_entries += 1
+        terms = self._terms.get(ask.tenant)
+        entry = Entry(
+            id=ask.id,
+            ask=ask,
+            tier=ask.tier if terms is None else max(ask.tier, terms.tier_ceiling),
+            arrival_s=arrival_s,
+            number=self._num_entries,
+            max_tokens=ask.max_tokens,
+        )
+        self._entries[ask.id] = entry
+        return entry
+
+    def _restored(self, ask: Ask, *, age_s: float, now_s: float) -> tuple[Pool, Entry]:
+        """The pool is made if the model is not known yet: what was promised is kept."""
+        if ask.model not in self._pools:
+            self.set_pool(ask.model, max_queued=0, targets={}, now_s=now_s)
+        entry = self._entries.get(ask.id) or self._new_entry(ask, arrival_s=now_s - age_s)
+        entry.is_restored = True
+        return self._pools[ask.model], entry
+
+    def _promote(self, entry: Entry, freed: list[Scope], first: Entry | None, now_s: float) -> list[Decision]:
+        """After this one's slot was given back: those that wait in its pool, and for its tenant's slots in others."""
+        model, tenant = entry.ask.model, entry.ask.tenant
+        woken: dict[str, None] = {model: None}
+        for scope in freed:
+            for other in self._blocked.pop((tenant, scope), ()):
+                woken[other] = None
+                if other in self._pools:
+                    self._pools[other].queue.wake(tenant, scope)
+        decisions: list[Decision] = []
+        for other in woken:
+            if other in self._pools:
+                decisions += self._pools[other].promote(now_s, first if other == model else None)
+        self._forget_if_dropped(model)
+        return decisions
+
+    def _refused(self, ask: Ask, hit: LimitHit | None, now_s: float) -> Refused:
+        """By a limit, or because the model is not served."""
+        entry = self._entries.get(ask.id)
+        assert entry is None, "what is reserved is not refused by a limit"
+        return Refused(
+            id=ask.id,
+            reason=Reason.NO_REPLICA if hit is None else Reason.LIMIT,
+            retry_after_s=self._tunables.no_replica_retry_after_s if hit is None else hit.retry_after_s,
+            retry_kind=RetryKind.ESTIMATE if hit is None else hit.retry_kind,
+            hit=hit,
+            rates=self._limiter.rates(ask.tenant, ask.key, ask.model, now_s),
+        )
+
+    def _told(self, decisions: list[Decision]) -> list[Decision]:
+        """Who is refused is forgotten."""
+        for decision in decisions:
+            if type(decision) is Refused:
+                entry = self._entries.get(decision.id)
+                if entry is not None:
+                    self._forget(entry)
+        return decisions
+
+    def _forget(self, entry: Entry) -> None:
+        self._entries.pop(entry.id, None)
+        self._overcommitted.discard(entry.id)
+
+    def _forget_if_dropped(self, model: str) -> None:
+        if (
+            model in self._dropped
+            and self._pools[model].is_idle()
+            and not any(entry.ask.model == model for entry in self._entries.values())
+        ):
+            self._dropped.discard(model)
+            del self._pools[model]
+
+    def check_invariants(self, now_s: float) -> None:
+        """What must hold after any call with this `now_s`; for tests. O(everything)."""
+        self._limiter.check_invariants(now_s)
+        by_model: dict[str, list[Entry]] = defaultdict(list)
+        for id_, entry in self._entries.items():
+            assert entry.id == id_ and not entry.is_refused
+            by_model[entry.ask.model].append(entry)
+            assert self._limiter.is_open(id_), "what is alive holds its reservation"
+        assert by_model.keys() <= self._pools.keys()
+        for model, pool in self._pools.items():
+            pool.check_invariants(by_model[model], now_s)
+        running = sum(1 for entry in self._entries.values() if entry.stage is Stage.RUNNING)
+        limits = self._limiter.snapshot()
+        assert limits.running == running, "a slot leaked"
+        assert limits.open == len(self._entries), "a reservation leaked"
+        assert self._overcommitted <= self._entries.keys()

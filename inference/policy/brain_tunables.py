@@ -1,0 +1,91 @@
+"""What can be set in the queue's policies, with its unit; what is out of order is refused where it is set (B132)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from inference.policy.decisions import Tier, TierTargets
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTunables:
+    standard_share: float = 0.15
+    """Of the served tokens, what standard gets however much interactive waits."""
+    batch_share: float = 0.05
+    """The same for batch, however much of the others waits."""
+    ageing_s: float = 10.0
+    """A tier passed over for this long is next, unless it is in debt for earlier turns out of its order."""
+    quantum_tokens: float = 512.0
+    """What a tier that is passed over earns before it has its turn; less, the longer it was passed over."""
+    output_weight: float = 2.0
+    """What a token that is made counts against one that is read (VTC, Sheng et al., OSDI 2024, section 4.1)."""
+    cached_weight: float = 0.1
+    """What a prompt token found in the cache counts against one that is computed."""
+    assumed_completion_tokens: float = 128.0
+    """What a tenant's first requests are charged for their output until one has ended."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.batch_share <= self.standard_share or self.standard_share + self.batch_share > 0.5:
+            raise ValueError("floor shares: 0 <= batch <= standard, and half is left to interactive")
+        if self.ageing_s <= 0 or self.quantum_tokens <= 0:
+            raise ValueError("ageing_s and quantum_tokens are above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingTunables:
+    max_parks: int = 2
+    """How often one request may be parked."""
+    min_running_s: float = 2.0
+    """How long it runs before it may be parked (again)."""
+    wait_ratio: float = 0.5
+    """Of the tier's TTFT target, what may pass in the queue; the rest is for the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCapTunables:
+    interval_s: float = 1.0
+    """Between two changes of one replica's cap: so long the measured latency takes to show the last one."""
+    shrink_factor: float = 0.85
+    """What is left of the cap when the latency is over the target."""
+    grow_below_ratio: float = 0.9
+    """It grows while the latency is below this part of the target; between this and 1 it stays."""
+    grow_ratio: float = 0.05
+    """How much it grows, of itself; at least by one."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shrink_factor < 1 or not 0 < self.grow_below_ratio <= 1 or self.grow_ratio < 0:
+            raise ValueError("a cap shrinks by a factor below 1 and grows below a ratio of at most 1")
+
+
+@dataclass(frozen=True, slots=True)
+class BrainTunables:
+    queue_timeout_s: float = 30.0
+    """How long a request without a deadline may wait."""
+    parked_timeout_s: float = 300.0
+    """How long one that has begun, and was parked, may wait."""
+    replica_hold_s: float = 2.0
+    """How long requests wait for a replica to come back after the last one has gone."""
+    no_replica_retry_after_s: float = 5.0
+    """What a client is told when no replica serves."""
+    max_retry_after_s: float = 30.0
+    """The most a client is told to wait for the queue."""
+    long_prompt_tokens: int = 8192
+    """From here on a prompt is long: few are read at once, so that short ones find a free slot (B133)."""
+    max_long_prefills_per_replica: int = 2
+    """How many long prompts may be read at once, a replica of the pool."""
+    fairness_window_s: float = 60.0
+    """Over which the Jain index is taken."""
+    queue: QueueTunables = QueueTunables()
+    parking: ParkingTunables = ParkingTunables()
+    batch_cap: BatchCapTunables = BatchCapTunables()
+
+
+def refuse_misordered(targets: Mapping[Tier, TierTargets]) -> None:
+    """A less urgent tier never has the stricter target. Raises ValueError."""
+    ordered = [targets[tier] for tier in sorted(targets)]
+    for target in ordered:
+        if target.ttft_s <= 0 or target.inter_token_s <= 0:
+            raise ValueError("targets are above 0")
+    for urgent, patient in pairwise(ordered):
+        if urgent.ttft_s > patient.ttft_s or urgent.inter_token_s > patient.inter_token_s:
+            raise ValueError("a less urgent tier has a stricter target than a more urgent one")

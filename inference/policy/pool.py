@@ -1,0 +1,502 @@
+"""One model's requests and replicas: who is let through, to which replica, who waits, who is parked, who is sent away.
+
+A call that may free a slot, or make one usable, lets those through that can use it before it returns: so a new asker
+need only be tried itself. A limit's slots and the router's are taken together in `_grant`, and given back together.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+from inference.policy.batch_cap import PoolCaps
+from inference.policy.brain_tunables import BrainTunables, refuse_misordered
+from inference.policy.decisions import (
+    Decision,
+    Ending,
+    Granted,
+    Park,
+    Queued,
+    Reason,
+    Refused,
+    ReplicaSpec,
+    RetryKind,
+    Scope,
+    StateFrame,
+    Tier,
+    TierTargets,
+    Usage,
+)
+from inference.policy.entry import Entry, LineClass, Stage
+from inference.policy.fair_queue import FairQueue, Place
+from inference.policy.jain import ServiceWindow
+from inference.policy.limits import Limiter
+from inference.policy.parking import Parking
+from inference.policy.routing import Choice, Router
+from inference.policy.waiting_times import WaitingTimes
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    in_flight: int
+    queued: int
+    capacity: int
+    queued_by_tier: dict[Tier, int] = field(default_factory=dict)
+    in_flight_by_replica: dict[str, int] = field(default_factory=dict)
+    caps: dict[str, int] = field(default_factory=dict)
+    long_prefills: int = 0
+    parked: int = 0
+    """Since the start."""
+    jain_index: float = 1.0
+
+
+class Pool:
+    def __init__(
+        self,
+        model: str,
+        tunables: BrainTunables,
+        limiter: Limiter,
+        router: Router,
+        blocked: dict[tuple[str, Scope], set[str]],
+        weight_of: Mapping[str, float],
+    ) -> None:
+        """`blocked` is shared by the pools: which wait for a slot of a tenant's scope, by model."""
+        self.max_queued = 0
+        self.queue = FairQueue(tunables.queue)
+        self.router = router
+        self._model = model
+        self._tunables = tunables
+        self._limiter = limiter
+        self._blocked = blocked
+        self._weight_of = weight_of
+        self._caps = PoolCaps(tunables.batch_cap)
+        self._parking = Parking(tunables.parking)
+        self._times = WaitingTimes()
+        self._service = ServiceWindow(tunables.fairness_window_s)
+        self._in_flight = 0
+        self._num_usable = 0
+        self._hold_until_s = -inf  # while no replica serves
+        self._long_prefills = 0
+        self._has_new_room = False
+
+    # What it is
+
+    def set_targets(self, targets: Mapping[Tier, TierTargets], *, max_queued: int) -> None:
+        """Raises ValueError for targets that are out of order."""
+        refuse_misordered(targets)
+        self._caps.targets = dict(targets)
+        self.max_queued = max_queued
+
+    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
+        """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new."""
+        wanted = list(specs)
+        self.router.set_replicas(wanted, now_s)
+        for replica, cap in self._caps.set_replicas(wanted):
+            self.router.set_cap(replica, cap)
+        had, self._num_usable = self._num_usable, self._caps.num_usable()
+        if had and not self._num_usable:
+            self._hold_until_s = now_s + self._tunables.replica_hold_s
+        return self._refuse_in_vain(now_s) + self.promote(now_s)
+
+    def drop(self, now_s: float) -> list[Decision]:
+        """It serves no longer: who waits is refused, what runs runs on."""
+        self._num_usable, self._hold_until_s = 0, -inf
+        return self.set_replicas([], now_s)
+
+    def has_replica(self, replica: str) -> bool:
+        return self._caps.knows(replica)
+
+    def is_idle(self) -> bool:
+        return not self._in_flight and not self.queue.num_waiting
+
+    # Coming
+
+    def ask(self, entry: Entry, now_s: float) -> list[Decision]:
+        """The entry's own decision is the last."""
+        decisions = self.promote(now_s) if self._may_promote(now_s) else []
+        self._begin_ask(entry, now_s)
+        own = self._try(entry, now_s) or self._refuse_at_once(entry, now_s) or self._wait(entry, now_s)
+        if entry.stage is Stage.WAITING:
+            decisions += self._park_for_late(now_s)
+        decisions.append(own)
+        return decisions
+
+    def wait_again(self, entry: Entry, now_s: float, *, waited_s: float = 0.0) -> Decision:
+        """One that is not refused however full the queue: parked, or restored. The caller promotes."""
+        self._begin_ask(entry, now_s - waited_s)
+        return self._wait(entry, now_s)
+
+    def parked(self, entry: Entry) -> None:
+        """It was taken off its replica (`leave`) for another, and will `wait_again`."""
+        self._parking.parked(entry)
+        entry.is_parked = True
+
+    def restore_running(self, entry: Entry, replica: str, now_s: float) -> bool:
+        """It runs there already. False: above what may run there, or nobody knows the replica."""
+        self._begin_ask(entry, now_s)
+        is_known = self.router.restore(entry.ask, replica, now_s)
+        self._run(entry, replica if is_known else "", now_s)
+        return is_known and not self._caps.is_over(replica)
+
+    # Running and leaving
+
+    def first_token(self, entry: Entry, now_s: float) -> None:
+        if entry.stage is Stage.RUNNING:
+            self.router.first_token(entry.id, now_s)
+            self._has_begun(entry, now_s)
+
+    def progress(self, entry: Entry, completion_tokens: int, now_s: float) -> None:
+        """How many tokens it has made so far, over all its attempts."""
+        if entry.stage is not Stage.RUNNING or completion_tokens <= entry.completion_tokens:
+            return
+        self.router.progress(entry.id, completion_tokens, now_s)
+        entry.completion_tokens = completion_tokens
+        self._has_begun(entry, now_s)
+        tokens = self._service_so_far(entry)
+        self._record(entry, tokens, now_s)
+        assert entry.account is not None
+        if tokens > entry.charged * entry.account.weight:
+            self.queue.charge(entry, tokens)
+
+    def leave(self, entry: Entry, ending: Ending, usage: Usage | None, now_s: float) -> Entry | None:
+        """It waits or runs no longer. Who it was being parked for, and still waits: the first to `promote`."""
+        if entry.stage is Stage.WAITING:
+            self.queue.remove(entry)
+            entry.stage = Stage.AWAY
+        elif entry.stage is Stage.RUNNING:
+            self.router.end(entry.id, ending, usage, now_s)
+            self._stop(entry)
+        asker, entry.park_for = entry.park_for, None
+        if asker is None:
+            return None
+        if asker.parks is entry:
+            asker.parks = None
+        return asker if asker.stage is Stage.WAITING else None
+
+    def charge_final(self, entry: Entry, ending: Ending, usage: Usage, now_s: float) -> None:
+        """What it was in the end. Call after `leave`."""
+        tokens = self.queue.service(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        if tokens != entry.recorded_tokens:
+            self._record(entry, tokens, now_s)
+        self.queue.charge(entry, tokens)
+        if ending is Ending.WELL:
+            self.queue.learn(entry, usage.completion_tokens)
+
+    def charge_so_far(self, entry: Entry, now_s: float) -> None:
+        """It will ask again: a retry starts from nothing, one that has begun goes on. Call after `leave`."""
+        tokens = self._service_so_far(entry) if entry.has_begun else 0.0
+        if tokens != entry.recorded_tokens:
+            self._record(entry, tokens, now_s)
+        self.queue.charge(entry, tokens)
+
+    # What time and others decide
+
+    def promote(self, now_s: float, first: Entry | None = None) -> list[Decision]:
+        """Let those through who can use what is free, `first` before all others."""
+        self._has_new_room = False
+        decisions: list[Decision] = []
+        if first is not None and first.stage is Stage.WAITING:
+            granted = self._try(first, now_s)
+            if granted is not None:
+                decisions.append(granted)
+        barred: set[LineClass] = set()
+        while self.queue.num_waiting:
+            has_room = self.router.has_room(now_s)
+            if not has_room and not self.queue.has_exclusions():
+                break
+            entry = self.queue.next(barred, now_s, bars_long=not self._may_read_long(), bars_plain=not has_room)
+            if entry is None:
+                break
+            scope = self._limiter.can_start(entry.ask)
+            if scope is not None:
+                self._block(entry, scope)
+                continue
+            choice = self.router.choose(entry.ask, now_s)
+            if choice is None:
+                barred.add(entry.line_class)
+            else:
+                decisions.append(self._grant(entry, choice, now_s))
+        return decisions
+
+    def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
+        """What the agent says of a replica; also when its batch cap is looked at."""
+        self.router.frame(replica, frame, now_s)
+        cap = self._caps.measured(replica, self.router.inter_token_s(replica), now_s)
+        if cap is not None:
+            self.router.set_cap(replica, cap)
+        return self.promote(now_s) if self._may_promote(now_s) else []
+
+    def expire(self, now_s: float) -> list[Decision]:
+        """What time alone decides. Call it at `next_event_s`."""
+        decisions: list[Decision] = [
+            self._refuse(entry, Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE, now_s)
+            for entry in self._times.expired(now_s)
+        ]
+        if not self._num_usable:
+            decisions += self._refuse_in_vain(now_s)
+        for entry in self._times.late(now_s):
+            self._parking.is_late(entry)
+        if self._may_promote(now_s):
+            decisions += self.promote(now_s)
+        return decisions + self._park_for_late(now_s)
+
+    def next_event_s(self, now_s: float) -> float | None:
+        if not self.queue.num_waiting:
+            return None
+        if self._has_new_room:
+            return now_s
+        times = [self._times.next_s(), self.router.next_event_s(now_s), self._parking.next_check_s()]
+        if not self._num_usable:
+            times.append(self._hold_until_s)
+        return min((max(at_s, now_s) for at_s in times if at_s is not None), default=None)
+
+    # What others see
+
+    def positions(self, now_s: float) -> Iterator[Queued]:
+        for entry, place in self.queue.places():
+            yield self._queued(entry, place, self._predicted_wait_s(place, now_s))
+
+    def snapshot(self, now_s: float) -> PoolSnapshot:
+        return PoolSnapshot(
+            in_flight=self._in_flight,
+            queued=self.queue.num_waiting,
+            capacity=self.router.capacity(),
+            queued_by_tier={tier: self.queue.waiting[tier] for tier in Tier},
+            in_flight_by_replica=self._caps.in_flight(),
+            caps=self._caps.caps(),
+            long_prefills=self._long_prefills,
+            parked=self._parking.num_parked,
+            jain_index=self._service.index(self._weight, self.queue.tenants_waiting(), now_s),
+        )
+
+    # Steps of asking
+
+    def _begin_ask(self, entry: Entry, asked_s: float) -> None:
+        entry.asked_s = asked_s
+        ask = entry.ask
+        if entry.account is None:
+            entry.account = self.queue.account(ask.tenant, entry.tier, self._weight(ask.tenant))
+        entry.line_class = (ask.excluded, ask.prompt_tokens >= self._tunables.long_prompt_tokens)
+
+    def _try(self, entry: Entry, now_s: float) -> Granted | None:
+        """Through at once, if nothing keeps it."""
+        excluded, is_long = entry.line_class
+        if is_long and not self._may_read_long():
+            return None
+        if not excluded and not self.router.has_room(now_s):
+            return None
+        scope = self._limiter.can_start(entry.ask)
+        if scope is not None:
+            self._block(entry, scope)
+            return None
+        choice = self.router.choose(entry.ask, now_s)
+        return None if choice is None else self._grant(entry, choice, now_s)
+
+    def _refuse_at_once(self, entry: Entry, now_s: float) -> Refused | None:
+        why = self.router.hopeless(entry.ask)
+        if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
+            return self._refuse(entry, why, now_s)
+        if self.queue.num_waiting >= self.max_queued and not entry.num_grants:
+            return self._refuse(entry, Reason.QUEUE_FULL, now_s)
+        return None
+
+    def _wait(self, entry: Entry, now_s: float) -> Queued | Refused:
+        entry.stage = Stage.WAITING
+        self.queue.add(entry, now_s)
+        self._service.had_to_wait(entry.ask.tenant, now_s)
+        place = self.queue.place(entry)
+        wait_s = self._predicted_wait_s(place, now_s)
+        entry.expires_s = self._expires_s(entry)
+        may_park = entry.tier is not Tier.BATCH and self._parking.has_candidates()
+        is_new = not entry.num_grants and not entry.is_restored
+        if is_new and not may_park and self._num_usable and now_s + wait_s > entry.expires_s:
+            return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
+        self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=self.queue.num_waiting)
+        return self._queued(entry, place, wait_s)
+
+    def _expires_s(self, entry: Entry) -> float:
+        if entry.has_begun:
+            return entry.asked_s + self._tunables.parked_timeout_s
+        if entry.ask.deadline_s is not None:
+            return entry.ask.deadline_s
+        return entry.asked_s + self._tunables.queue_timeout_s
+
+    def _late_at_s(self, entry: Entry, wait_s: float) -> float | None:
+        target = self._caps.targets.get(entry.tier)
+        if target is None or entry.tier is Tier.BATCH:
+            return None
+        may_wait_s = target.ttft_s * self._tunables.parking.wait_ratio
+        return entry.asked_s + (may_wait_s if wait_s <= may_wait_s else 0.0)
+
+    def _queued(self, entry: Entry, place: Place, wait_s: float) -> Queued:
+        return Queued(
+            id=entry.id,
+            reason=self._waits_for(entry),
+            position=place.position,
+            predicted_wait_s=wait_s,
+            tier=entry.tier,
+        )
+
+    def _waits_for(self, entry: Entry) -> Reason:
+        if not self._num_usable:
+            return Reason.NO_REPLICA
+        if self.queue.is_blocked(entry):
+            return Reason.CONCURRENCY
+        return Reason.PARKED if entry.is_parked else Reason.ALL_BUSY
+
+    def _predicted_wait_s(self, place: Place, now_s: float) -> float:
+        wait_s = self.router.predicted_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
+        return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
+
+    def _may_promote(self, now_s: float) -> bool:
+        return self.queue.num_waiting > 0 and (self._has_new_room or self.router.has_room(now_s))
+
+    def _may_read_long(self) -> bool:
+        return self._long_prefills < self._tunables.max_long_prefills_per_replica * self._num_usable
+
+    def _block(self, entry: Entry, scope: Scope) -> None:
+        self.queue.block(entry, scope)
+        self._blocked.setdefault((entry.ask.tenant, scope), set()).add(self._model)
+
+    # Steps of running
+
+    def _grant(self, entry: Entry, choice: Choice, now_s: float) -> Granted:
+        ask, has_waited = entry.ask, entry.stage is Stage.WAITING
+        self._limiter.start(ask.id)
+        self.router.begin(ask, choice, now_s)
+        if not entry.has_begun:
+            entry.cached_tokens = choice.cached_tokens
+        self.queue.let_through(entry, now_s)
+        self._run(entry, choice.replica, now_s)
+        return Granted(
+            id=ask.id,
+            replica=choice.replica,
+            reason=choice.reason,
+            tier=entry.tier,
+            max_tokens=entry.max_tokens,
+            waited_s=now_s - entry.asked_s,
+            predicted_ttft_s=choice.predicted_ttft_s,
+            predicted_cached_tokens=choice.cached_tokens,
+            engine_priority=int(entry.tier),
+            rates=self._limiter.rates(ask.tenant, ask.key, ask.model, now_s) if has_waited else entry.rates,
+        )
+
+    def _run(self, entry: Entry, replica: str, now_s: float) -> None:
+        entry.stage, entry.replica, entry.granted_s = Stage.RUNNING, replica, now_s
+        entry.num_grants += 1
+        entry.is_parked, entry.parks = False, None  # who is being parked for it makes room for another
+        self._in_flight += 1
+        if replica:
+            self._caps.began(replica, entry.tier)
+            self._parking.began(entry)
+        if entry.line_class[1]:
+            entry.is_reading_long = True
+            self._long_prefills += 1
+
+    def _stop(self, entry: Entry) -> None:
+        entry.stage = Stage.AWAY
+        self._in_flight -= 1
+        self._has_read(entry)
+        if entry.replica:
+            self._caps.ended(entry.replica, entry.tier)
+            self._parking.ended(entry)
+        entry.replica = ""
+
+    def _has_begun(self, entry: Entry, now_s: float) -> None:
+        if not entry.has_begun:
+            entry.has_begun = True
+            self._record(entry, self._service_so_far(entry), now_s)
+        if self._has_read(entry) or self.router.has_room(now_s):  # a probe that answers opens its replica
+            self._has_new_room = True
+
+    def _has_read(self, entry: Entry) -> bool:
+        was_reading, entry.is_reading_long = entry.is_reading_long, False
+        self._long_prefills -= was_reading
+        return was_reading
+
+    def _service_so_far(self, entry: Entry) -> float:
+        return self.queue.service(entry.ask.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
+
+    def _record(self, entry: Entry, tokens: float, now_s: float) -> None:
+        self._service.record(entry.ask.tenant, tokens - entry.recorded_tokens, now_s)
+        entry.recorded_tokens = tokens
+
+    def _park_for_late(self, now_s: float) -> list[Decision]:
+        if not self._parking.is_due(now_s):
+            return []
+        pairs = self._parking.choose(
+            could_use=lambda asker: self._limiter.can_start(asker.ask) is None,
+            is_useful=self._caps.would_make_room,
+            now_s=now_s,
+        )
+        return [Park(id=victim.id, replica=victim.replica, for_id=asker.id) for victim, asker in pairs]
+
+    # Steps of refusing
+
+    def _refuse(self, entry: Entry, reason: Reason, now_s: float, predicted_wait_s: float | None = None) -> Refused:
+        """Whether it waited already or not. What it was served stays paid, the rest is given back."""
+        if entry.stage is Stage.WAITING:
+            self.queue.remove(entry)
+            entry.stage = Stage.AWAY
+        ask = entry.ask
+        if entry.has_begun:
+            self._limiter.settle(ask.id, usage_so_far(entry), now_s)
+        else:
+            self._limiter.undo(ask.id, now_s)
+        self.charge_so_far(entry, now_s)
+        entry.is_refused = True
+        if reason in {Reason.NO_REPLICA, Reason.ALL_TRIED}:
+            retry_after_s = self._tunables.no_replica_retry_after_s
+        else:
+            last = self.queue.last_place() if predicted_wait_s is None else None
+            expected_s = predicted_wait_s if last is None else self._predicted_wait_s(last, now_s)
+            retry_after_s = min(max(1.0, expected_s or 0.0), self._tunables.max_retry_after_s)
+        return Refused(
+            id=ask.id,
+            reason=reason,
+            retry_after_s=retry_after_s,
+            retry_kind=RetryKind.ESTIMATE,
+            predicted_wait_s=predicted_wait_s,
+            rates=self._limiter.rates(ask.tenant, ask.key, ask.model, now_s),
+        )
+
+    def _refuse_in_vain(self, now_s: float) -> list[Decision]:
+        """Those who wait for what will not come."""
+        refused: list[Decision] = []
+        for line_class, one in list(self.queue.classes()):
+            why = self.router.hopeless(one.ask)
+            if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
+                refused += [self._refuse(entry, why, now_s) for entry in self.queue.of_class(line_class)]
+        return refused
+
+    def _weight(self, tenant: str) -> float:
+        return self._weight_of.get(tenant, 1.0)
+
+    def check_invariants(self, entries: Collection[Entry], now_s: float) -> None:
+        """What must hold after any call with this `now_s`; `entries`: all of this pool. For tests."""
+        self.queue.check_invariants()
+        self.router.check_invariants(now_s)
+        running = [entry for entry in entries if entry.stage is Stage.RUNNING]
+        waiting = [entry for entry in entries if entry.stage is Stage.WAITING]
+        self._parking.check_invariants([entry for entry in running if entry.replica])
+        assert self._in_flight == len(running), "a slot leaked"
+        assert self.router.in_flight() == sum(1 for entry in running if entry.replica)
+        assert self._long_prefills == sum(entry.is_reading_long for entry in running)
+        assert {entry.id for entry in self.queue.entries()} == {entry.id for entry in waiting}
+        for replica, num in self._caps.in_flight().items():
+            assert num == sum(1 for entry in running if entry.replica == replica)
+        for entry in waiting:
+            assert entry.expires_s > now_s or self._times.next_s() is not None
+            if not self._has_new_room and self._limiter.can_start(entry.ask) is None:
+                held = entry.line_class[1] and not self._may_read_long()
+                assert held or self.router.choose(entry.ask, now_s) is None, "someone waits while a slot is free for him"
+
+
+def usage_so_far(entry: Entry) -> Usage:
+    """Of one whose owner no longer tells: as last reported."""
+    ask, made = entry.ask, entry.completion_tokens
+    return Usage(
+        prompt_tokens=ask.prompt_tokens,
+        cached_tokens=0,
+        completion_tokens=made,
+        amount_micros=ask.price.amount_micros(prompt_tokens=ask.prompt_tokens, cached_tokens=0, completion_tokens=made),
+    )

@@ -1,0 +1,46 @@
+"""Calendar months in a time zone: what budgets and statements are counted by. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+UTC_NAME = "UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    name: str
+    """ "2026-11"."""
+    starts_s: float
+    """Unix seconds."""
+    ends_s: float
+    """Unix seconds; the first instant that is not of it."""
+
+
+def month_of(at: datetime, time_zone: str) -> Month:
+    """The month `at` (aware) lies in there. A zone this machine does not know counts as UTC."""
+    local = at.astimezone(zone_named(time_zone) or UTC)
+    return _month(local.year, local.month, time_zone)
+
+
+def month_named(name: str, time_zone: str) -> Month:
+    """ "2026-11" in that zone. Raises ValueError."""
+    year, _, month = name.partition("-")
+    return _month(int(year), int(month), time_zone)
+
+
+def _month(year: int, month: int, time_zone: str) -> Month:
+    zone = zone_named(time_zone) or UTC
+    start = datetime(year, month, 1, tzinfo=zone)
+    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+    return Month(name=f"{year:04d}-{month:02d}", starts_s=start.timestamp(), ends_s=end.timestamp())
+
+
+def zone_named(name: str) -> tzinfo | None:
+    """None when there is no such zone on this machine."""
+    if name == UTC_NAME:
+        return UTC  # also where no zone files are installed
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None

@@ -1,0 +1,81 @@
+"""Read what holds for a tenant."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from tenants.models import Limit, LimitKind, Plan, Tenant
+
+DEFAULT_PLAN = "default"
+
+
+@dataclass(frozen=True)
+class LimitInForce:
+    scope: str  # "tenant" | "key" | "model"
+    id: str  # the tenant's id; the key's id; "<tenant id>/<public model id>"
+    kind: str
+    value: int
+    is_from_plan: bool = False
+
+
+@dataclass(frozen=True)
+class TermsInForce:
+    tenant: str
+    plan: str
+    weight: float
+    tier_ceiling: str
+    time_zone: str
+    default_max_tokens: int | None
+    limits: tuple[LimitInForce, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def plan_of(tenant: Tenant) -> Plan:
+    """The one it was given, else the one named default, else (a database without any) one that limits nothing."""
+    return tenant.plan or Plan.objects.filter(name=DEFAULT_PLAN).first() or Plan(name=DEFAULT_PLAN)
+
+
+def terms_in_force(tenant: Tenant) -> TermsInForce:
+    """The plan with the tenant's own limits in place of the plan's; those of revoked keys are left out."""
+    plan, tenant_id = plan_of(tenant), str(tenant.id)
+    rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
+    own = [_in_force(limit, tenant_id) for limit in rows]
+    own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
+    from_plan = [
+        LimitInForce("tenant", tenant_id, kind.value, value, is_from_plan=True)
+        for kind, value in plan.default_limits().items()
+        if kind.value not in own_kinds
+    ]
+    order = {kind.value: place for place, kind in enumerate(LimitKind)}
+    limits = sorted([*from_plan, *own], key=lambda limit: (limit.scope != "tenant", limit.scope, limit.id, order[limit.kind]))
+    return TermsInForce(
+        tenant=tenant.name,
+        plan=plan.name,
+        weight=plan.weight,
+        tier_ceiling=plan.tier_ceiling,
+        time_zone=tenant.time_zone,
+        default_max_tokens=plan.default_max_tokens,
+        limits=tuple(limits),
+    )
+
+
+def budgeted(tenant_id: UUID) -> tuple[set[str], set[str]]:
+    """The ids of the keys and of the models that have a budget of their own."""
+    rows = Limit.unscoped.filter(tenant_id=tenant_id, kind=LimitKind.BUDGET).values_list("key_id", "model")
+    return {key for key, _ in rows if key}, {model for _, model in rows if model}
+
+
+def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
+    """Of the tenants that there are."""
+    return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
+
+
+def _in_force(limit: Limit, tenant_id: str) -> LimitInForce:
+    if limit.key_id:
+        return LimitInForce("key", limit.key_id, limit.kind, limit.value)
+    if limit.model:
+        return LimitInForce("model", f"{tenant_id}/{limit.model}", limit.kind, limit.value)
+    return LimitInForce("tenant", tenant_id, limit.kind, limit.value)

@@ -1,0 +1,171 @@
+"""Plans and limits: what a tenant may use, and telling the data plane."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from billing.services.month_spend import tell_month
+from headway.errors import InvalidInput
+from headway.months import zone_named
+from inference.selectors import has_model
+from inference.services import control
+from tenants.errors import UnknownKey, UnknownPlan
+from tenants.models import ApiKey, Limit, LimitKind, Plan, Tenant, Tier
+from tenants.selectors import DEFAULT_PLAN, TermsInForce, terms_in_force
+from tenants.services.audit import record_audit
+
+MAX_LIMIT = 10**15
+MAX_WEIGHT = 1000.0
+MAX_TOKENS_CAP = 10_000_000
+
+_PLAN_FIELDS = {
+    LimitKind.REQUESTS: "requests_per_minute",
+    LimitKind.INPUT_TOKENS: "input_tokens_per_minute",
+    LimitKind.OUTPUT_TOKENS: "output_tokens_per_minute",
+    LimitKind.CONCURRENCY: "concurrent_requests",
+    LimitKind.BUDGET: "monthly_budget_micros",
+}
+
+
+def set_plan(*, tenant: Tenant, plan: str, actor: str) -> TermsInForce:
+    """Limits of the tenant's own stay. Raises UnknownPlan."""
+    found = Plan.objects.filter(name=plan).first()
+    if found is None:
+        names = ", ".join(Plan.objects.order_by("name").values_list("name", flat=True)) or "none yet, see define_plan"
+        raise UnknownPlan(f"there is no plan {plan!r}; there are: {names}", param="plan")
+    with transaction.atomic():
+        before = terms_in_force(tenant)
+        tenant.plan = found
+        tenant.save(update_fields=["plan"])
+        return _tell(tenant, before, action="tenant.set_plan", actor=actor)
+
+
+def set_limits(
+    *,
+    tenant: Tenant,
+    limits: Mapping[LimitKind, int | None],
+    actor: str,
+    key_id: str | None = None,
+    model: str | None = None,
+    time_zone: str | None = None,
+) -> TermsInForce:
+    """Set or (None) remove limits of the tenant, of one of its keys or of a model as it uses it; others stay.
+
+    Raises InvalidInput, and UnknownKey for a key that is not this tenant's or is revoked. Nothing is changed then.
+    """
+    _check_limits(limits)
+    if key_id is not None and model is not None:
+        raise InvalidInput("a limit is of a key or of a model, not of both", param="model")
+    if model is not None and not has_model(model):
+        raise InvalidInput(f"there is no model {model!r}", param="model")
+    if time_zone is not None and zone_named(time_zone) is None:
+        raise InvalidInput(f"{time_zone!r} is not a time zone, such as Europe/Berlin", param="time_zone")
+    with transaction.atomic():
+        before = terms_in_force(tenant)
+        key = _key_of(tenant, key_id) if key_id is not None else None
+        for kind, value in limits.items():
+            rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model or "", kind=kind)
+            if value is None:
+                rows.delete()
+            elif not rows.update(value=value):
+                Limit.unscoped.create(tenant=tenant, key=key, model=model or "", kind=kind, value=value)
+        if time_zone is not None:
+            tenant.time_zone = time_zone
+            tenant.save(update_fields=["time_zone"])
+        terms = _tell(tenant, before, action="tenant.set_limits", actor=actor)
+        if LimitKind.BUDGET in limits or time_zone is not None:
+            tell_month(tenant.id, tenant.time_zone)
+    return terms
+
+
+def define_plan(
+    *,
+    name: str,
+    actor: str,
+    limits: Mapping[LimitKind, int | None] | None = None,
+    weight: float | None = None,
+    tier_ceiling: str | None = None,
+    default_max_tokens: int | None = None,
+    has_default_max_tokens: bool = True,
+) -> Plan:
+    """Make a plan, or change what is given of one; every tenant on it is told. Raises InvalidInput.
+
+    `has_default_max_tokens` False takes the default for max_tokens away.
+    """
+    _check_limits(limits or {})
+    if weight is not None and not (math.isfinite(weight) and 0 < weight <= MAX_WEIGHT):
+        raise InvalidInput(f"a plan's weight is above 0 and at most {MAX_WEIGHT:g}", param="weight")
+    if tier_ceiling is not None and tier_ceiling not in Tier.values:
+        raise InvalidInput(f"a tier is one of {', '.join(Tier.values)}", param="tier_ceiling")
+    if default_max_tokens is not None and not 1 <= default_max_tokens <= MAX_TOKENS_CAP:
+        raise InvalidInput(f"max_tokens is from 1 to {MAX_TOKENS_CAP}", param="default_max_tokens")
+    given: dict[str, Any] = {_PLAN_FIELDS[kind]: value for kind, value in (limits or {}).items()}
+    given |= {"weight": weight} if weight is not None else {}
+    given |= {"tier_ceiling": tier_ceiling} if tier_ceiling is not None else {}
+    if default_max_tokens is not None or not has_default_max_tokens:
+        given["default_max_tokens"] = default_max_tokens if has_default_max_tokens else None
+    with transaction.atomic():
+        plan = Plan.objects.filter(name=name).first() or _new_plan(name)
+        before = {field: getattr(plan, field) for field in given}
+        for field, value in given.items():
+            setattr(plan, field, value)
+        plan.save()
+        record_audit(actor=actor, action="plan.define", target=name, before=before, after=given)
+        for tenant in _tenants_on(plan):
+            publish_terms(terms_in_force(tenant), tenant)
+    return plan
+
+
+def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
+    """Call it inside the transaction that changes them."""
+    payload = {
+        "plan": terms.plan,
+        "weight": terms.weight,
+        "tier_ceiling": terms.tier_ceiling,
+        "time_zone": terms.time_zone,
+        "default_max_tokens": terms.default_max_tokens,
+        "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
+    }
+    control.publish(kind="terms", key=str(tenant.id), payload=payload)
+
+
+def _tell(tenant: Tenant, before: TermsInForce, *, action: str, actor: str) -> TermsInForce:
+    after = terms_in_force(tenant)
+    if after != before:
+        publish_terms(after, tenant)
+        record_audit(
+            actor=actor, action=action, target=tenant.name, tenant=tenant, before=before.as_dict(), after=after.as_dict()
+        )
+    return after
+
+
+def _check_limits(limits: Mapping[LimitKind, int | None]) -> None:
+    for kind, value in limits.items():
+        if value is not None and not 1 <= value <= MAX_LIMIT:
+            raise InvalidInput(f"{kind.value} must be above 0 and at most {MAX_LIMIT}; none removes it", param=kind.value)
+
+
+def _key_of(tenant: Tenant, key_id: str) -> ApiKey:
+    key: ApiKey | None = ApiKey.objects.for_tenant(tenant).filter(id=key_id, revoked_at=None).first()
+    if key is None:
+        raise UnknownKey(f"{tenant.name} has no key {key_id!r} in use; give the id, the part after hw_live_", param="key")
+    return key
+
+
+def _new_plan(name: str) -> Plan:
+    plan = Plan(name=name)
+    try:
+        plan.clean_fields()
+    except ValidationError:
+        raise InvalidInput(
+            f"{name!r} is not a plan's name: 1 to 63 letters, digits, hyphens or underscores", param="name"
+        ) from None
+    return plan
+
+
+def _tenants_on(plan: Plan) -> list[Tenant]:
+    on_it = list(Tenant.objects.filter(plan=plan).order_by("id"))
+    return on_it + (list(Tenant.objects.filter(plan=None).order_by("id")) if plan.name == DEFAULT_PLAN else [])

@@ -1,0 +1,135 @@
+from datetime import UTC, datetime
+from typing import Any
+
+from inference.gateway.state import Change, ControlState
+from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
+from tests.inference.gateway.control_rows import gone, model_row, state_of
+
+NOVEMBER_S = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
+
+
+def terms_row(change_id: int, tenant_id: str = "t1", **changes: Any) -> Change:
+    payload = {
+        "plan": "gold",
+        "weight": 2.0,
+        "tier_ceiling": "standard",
+        "time_zone": "Asia/Tokyo",
+        "default_max_tokens": 100,
+        "limits": [{"scope": "key", "id": "k1", "kind": "requests_per_minute", "value": 5}],
+    }
+    return Change(change_id, "terms", tenant_id, payload | changes)
+
+
+def price_row(change_id: int, *prices: tuple[str, int, int, float]) -> Change:
+    rows = [
+        {
+            "tier": tier,
+            "version": version,
+            "input_micros": micros,
+            "cached_micros": 1,
+            "output_micros": 2,
+            "effective_from": from_s,
+        }
+        for tier, version, micros, from_s in prices
+    ]
+    return Change(change_id, "price", "m", {"prices": rows})
+
+
+def month_row(change_id: int, spent_micros: int = 7, tenant_id: str = "t1", **changes: Any) -> Change:
+    payload = {"month": "2026-11", "ends_at": 9.0, "spent_micros": spent_micros}
+    return Change(change_id, "month", tenant_id, payload | changes)
+
+
+def test_terms_are_what_the_policies_speak() -> None:
+    state = state_of(terms_row(1))
+    limit = Limit(Scope(ScopeKind.KEY, "k1"), LimitKind.REQUESTS, 5)
+    assert state.terms("t1") == TenantTerms("t1", weight=2.0, tier_ceiling=Tier.STANDARD, limits=(limit,))
+    assert (state.facts("t1").plan, state.facts("t1").time_zone, state.facts("t1").default_max_tokens) == (
+        "gold",
+        "Asia/Tokyo",
+        100,
+    )
+    assert state.all_terms() == [state.terms("t1")]
+
+
+def test_a_tenant_of_whom_nothing_was_told_has_no_limits() -> None:
+    state = state_of(terms_row(1), gone(2, "terms", "t1"))
+    assert state.terms("t1") == TenantTerms("t1")
+    assert state.facts("t1").default_max_tokens is None
+
+
+def test_a_limit_of_an_unknown_kind_is_left_out_and_the_others_hold() -> None:
+    new = {"scope": "tenant", "id": "t1", "kind": "images_per_minute", "value": 5}
+    old = {"scope": "tenant", "id": "t1", "kind": "requests_per_minute", "value": 6}
+    assert [limit.value for limit in state_of(terms_row(1, limits=[new, old])).terms("t1").limits] == [6]
+
+
+def test_terms_that_cannot_be_read_do_not_free_a_tenant_of_its_limits() -> None:
+    state = state_of(terms_row(1), terms_row(2, tier_ceiling="urgent"), terms_row(3, limits=None), month_row(4))
+    state.apply([Change(5, "month", "t1", {"spent_micros": "x"})])
+    assert state.terms("t1").limits
+    assert state.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 7
+    assert state.applied_change_id == 5
+    assert [change.id for change in state.rows()] == [1, 4]
+
+
+def test_a_price_is_the_newest_that_holds_of_the_tier_else_of_all() -> None:
+    state = state_of(price_row(1, ("", 1, 10, 0.0), ("", 2, 20, 100.0), ("batch", 3, 5, 50.0)))
+    assert state.price("m", "standard", now_s=99.0) == ("1", TokenPrice(10, 1, 2))
+    assert state.price("m", "standard", now_s=100.0)[0] == "2"
+    assert state.price("m", "batch", now_s=49.0)[0] == "1"
+    assert state.price("m", "batch", now_s=100.0)[0] == "3"
+    assert state.price("m", "batch", now_s=-1.0) == state.price("nobody", "batch", now_s=0.0) == ("", TokenPrice())
+
+
+def test_listeners_hear_whose_terms_and_months_changed() -> None:
+    state, terms, routes = ControlState(), [], []
+    months: list[frozenset[str]] = []
+    state.on_terms_changed(lambda ids: terms.append((ids, {each: state.terms(each).weight for each in ids})))
+    state.on_months_changed(months.append)
+    state.on_routes_changed(lambda: routes.append(1))
+    state.apply([terms_row(1), terms_row(2, "t2"), price_row(3)])
+    assert terms == [(frozenset({"t1", "t2"}), {"t1": 2.0, "t2": 2.0})]
+    assert (months, routes) == ([], [])
+    state.apply([month_row(4)])
+    state.apply([model_row(5)])
+    assert months == [frozenset({"t1"})]
+    assert len(terms) == 1
+    state.apply([gone(6, "terms", "t2")])
+    assert terms[-1] == (frozenset({"t2"}), {"t2": 1.0})
+
+
+def test_a_reload_tells_of_those_who_came_and_of_those_who_went() -> None:
+    state = state_of(terms_row(1, "old"), month_row(2, tenant_id="old"))
+    heard: list[frozenset[str]] = []
+    state.on_terms_changed(heard.append)
+    state.reload([terms_row(1, "new")])
+    assert frozenset().union(*heard) == {"old", "new"}
+    assert state.spend("old", now_s=NOVEMBER_S)[0].spent_micros == 0
+
+
+def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
+    state = state_of(terms_row(1), price_row(2, ("", 1, 10, 0.0)), month_row(3), month_row(4, 9))
+    again = state_of(*state.rows())
+    assert again.terms("t1") == state.terms("t1")
+    assert again.price("m", "standard", now_s=1.0) == state.price("m", "standard", now_s=1.0)
+    assert again.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 9
+
+
+def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_budget() -> None:
+    def budget(scope: str, name: str) -> dict[str, object]:
+        return {"scope": scope, "id": name, "kind": "monthly_budget", "value": 5}
+
+    limits = [budget("tenant", "t1"), budget("key", "k1"), budget("model", "t1/org/tiny"), budget("model", "t1/big")]
+    state = state_of(terms_row(1, limits=limits), month_row(2, keys={"k1": 1, "k2": 2}, models={"org/tiny": 3}))
+    ends_s = datetime(2026, 11, 30, 15, tzinfo=UTC).timestamp()  # midnight in Tokyo
+    scopes = [
+        Scope(ScopeKind.TENANT, "t1"),
+        Scope(ScopeKind.KEY, "k1"),
+        Scope(ScopeKind.MODEL, "t1/org/tiny"),
+        Scope(ScopeKind.MODEL, "t1/big"),
+    ]
+    assert state.spend("t1", now_s=NOVEMBER_S) == [
+        (scope, spent, ends_s) for scope, spent in zip(scopes, (7, 1, 3, 0), strict=True)
+    ]
+    assert [spend.spent_micros for spend in state.spend("t1", now_s=ends_s)] == [0, 0, 0, 0]

@@ -1,0 +1,110 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.policy.batch_cap import BatchCap, PoolCaps
+from inference.policy.brain_tunables import BatchCapTunables
+from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
+
+TUNABLES = BatchCapTunables()
+
+
+def run(cap: BatchCap, *, base_s: float, each_s: float, target_s: float, demand: int = 10_000, seconds: int = 120) -> list[int]:
+    """A replica whose latency is a straight line in what runs on it. The cap after each second of the last quarter."""
+    caps = []
+    for step in range(2 * seconds):
+        in_flight = min(cap.value, demand)
+        caps.append(
+            cap.measured(
+                inter_token_s=base_s + each_s * in_flight, target_s=target_s, in_flight=in_flight, now_s=float(step) / 2
+            )
+        )
+    return caps[-seconds // 2 :]
+
+
+def test_it_settles_where_the_latency_meets_the_target_and_stays_near() -> None:
+    # 20 ms + 0.5 ms a request: 50 ms are met at 60.
+    caps = run(BatchCap(TUNABLES, 256), base_s=0.020, each_s=0.0005, target_s=0.050)
+    assert max(caps) <= 63
+    assert min(caps) >= 45
+
+
+@given(fits=st.integers(2, 200), bound=st.integers(1, 256))
+def test_it_converges_to_what_fits_or_to_the_bound(fits: int, bound: int) -> None:
+    caps = run(BatchCap(TUNABLES, bound), base_s=0.010, each_s=0.040 / fits, target_s=0.050, seconds=400)
+    assert max(caps) <= min(bound, fits * 1.06 + 1)
+    assert min(caps) >= min(bound, fits * 0.75 - 1)
+
+
+def test_a_latency_that_never_fits_leaves_one_request() -> None:
+    assert set(run(BatchCap(TUNABLES, 64), base_s=0.5, each_s=0.01, target_s=0.05)) == {1}
+
+
+def test_it_grows_only_when_it_is_reached_and_shrinks_from_what_runs() -> None:
+    cap = BatchCap(TUNABLES, 100)
+    assert cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=40, now_s=0.0) == 34
+    for step in range(1, 20):
+        assert cap.measured(inter_token_s=0.01, target_s=0.1, in_flight=20, now_s=float(step)) == 34
+    assert cap.measured(inter_token_s=0.01, target_s=0.1, in_flight=34, now_s=20.0) == 35
+
+
+def test_it_changes_once_an_interval_and_not_at_all_between_the_ratios_or_without_a_measurement() -> None:
+    cap = BatchCap(TUNABLES, 100)
+    first = cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=100, now_s=0.0)
+    assert cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=first, now_s=0.5) == first
+    assert cap.measured(inter_token_s=0.095, target_s=0.1, in_flight=first, now_s=5.0) == first
+    assert cap.measured(inter_token_s=None, target_s=0.1, in_flight=first, now_s=6.0) == first
+    assert cap.measured(inter_token_s=None, target_s=None, in_flight=first, now_s=7.0) > first
+
+
+def test_a_new_bound_moves_a_cap_that_was_at_the_old_one_and_keeps_what_was_learnt() -> None:
+    cap = BatchCap(TUNABLES, 8)
+    cap.set_bound(16)
+    assert cap.value == 16
+    cap.measured(inter_token_s=1.0, target_s=0.1, in_flight=16, now_s=0.0)
+    cap.set_bound(32)
+    assert cap.value == 13
+    cap.set_bound(4)
+    assert cap.value == 4
+
+
+TARGETS = {Tier.INTERACTIVE: TierTargets(0.5, 0.05), Tier.BATCH: TierTargets(60.0, 0.5)}
+
+
+def test_the_strictest_of_the_tiers_that_run_decides() -> None:
+    caps = PoolCaps(TUNABLES)
+    caps.targets = TARGETS
+    assert dict(caps.set_replicas([ReplicaSpec("a", 10)])) == {"a": 10}
+    for _ in range(9):
+        caps.began("a", Tier.BATCH)
+    assert caps.measured("a", 0.1, 0.0) == 10, "batch alone has time"
+    caps.began("a", Tier.INTERACTIVE)
+    assert caps.measured("a", 0.1, 1.0) == 8
+    caps.ended("a", Tier.INTERACTIVE)
+    assert caps.measured("a", 0.1, 2.0) == 9
+    assert caps.measured("unknown", 0.1, 2.0) is None
+
+
+def test_a_new_engine_learns_anew_and_one_that_has_gone_is_forgotten_with_its_last_request() -> None:
+    caps = PoolCaps(TUNABLES)
+    caps.targets = TARGETS
+    list(caps.set_replicas([ReplicaSpec("a", 10)]))
+    for _ in range(10):
+        caps.began("a", Tier.INTERACTIVE)
+    assert caps.measured("a", 1.0, 0.0) == 8
+    assert not caps.would_make_room("a"), "two must leave before one may come"
+    assert dict(caps.set_replicas([ReplicaSpec("a", 10)])) == {"a": 8}
+    assert dict(caps.set_replicas([ReplicaSpec("a", 10, epoch=1)])) == {"a": 10}
+    assert caps.would_make_room("a")
+    assert list(caps.set_replicas([])) == []
+    assert not caps.would_make_room("a")
+    assert caps.in_flight() == {"a": 10}
+    for _ in range(10):
+        caps.ended("a", Tier.INTERACTIVE)
+    assert caps.in_flight() == {}
+
+
+@pytest.mark.parametrize("change", [{"shrink_factor": 1.0}, {"grow_below_ratio": 1.1}, {"grow_ratio": -0.1}])
+def test_constants_that_cannot_converge_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="shrinks"):
+        BatchCapTunables(**change)
