@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from inference.policy.decisions import Ask, Reason
 from inference.policy.fleet import Fleet, Replica
 from inference.policy.health import Health
-from inference.policy.prefix import PrefixIndex
+from inference.policy.prefix import PrefixIndex, Prompt
 from inference.policy.routing_tunables import RoutingTunables
 from inference.policy.speed import Speeds
 
@@ -35,7 +35,7 @@ class Chooser:
         self._speeds = speeds
         self._spread_s = tunables.spread_s / tunables.fade_s
         self._last_blocks: tuple[int, ...] = ()
-        self._last_prompt: list[int] = []
+        self._last_prompt: Prompt = ()
 
     def has_room(self, now_s: float) -> bool:
         """Somewhere, for someone: `choose` may still say None to one who has tried the replicas that have it."""
@@ -61,15 +61,15 @@ class Chooser:
         best = self._best(ask, holders, least, now_s)
         if best is None:
             return None
-        if not holders:
+        depth = holders[best] if holders else 0
+        reason = Reason.PREFIX if depth else Reason.FASTEST
+        if holders and depth < max(holders.values()):
+            reason = Reason.SPILLED
+        if not depth and ask.blocks:  # too little to matter for the choice, not for what is predicted
             depth = self._prefix.depth_on(best.id, self.prompt(ask), len(ask.blocks))
-            return self._chosen(ask, best, depth, Reason.FASTEST, now_s)
-        depth = holders[best]
-        is_less = depth < max(holders.values())
-        reason = Reason.SPILLED if is_less else Reason.PREFIX if depth else Reason.FASTEST
         return self._chosen(ask, best, depth, reason, now_s)
 
-    def prompt(self, ask: Ask) -> list[int]:
+    def prompt(self, ask: Ask) -> Prompt:
         """Its marks; `begin` follows `choose`, so the last are kept."""
         if ask.blocks is not self._last_blocks:
             self._last_blocks, self._last_prompt = ask.blocks, self._prefix.marks_of(ask.blocks)
@@ -132,10 +132,11 @@ class Chooser:
             replica = fleet.replicas[name]
             if replica.groups is replica.well_groups and name not in ask.excluded:
                 holders[replica] = fewest
-        if fewest:  # others may hold some of it too, but none more than the last of these
-            for replica in least:
-                if replica not in holders:
-                    holders[replica] = self._prefix.depth_on(replica.id, prompt, fewest)
+        # Others hold no more than the last of these, and nothing that matters unless the list is full.
+        may_hold = len(found) == tunables.num_holders
+        for replica in least:
+            if replica not in holders:
+                holders[replica] = self._prefix.depth_on(replica.id, prompt, fewest) if may_hold else 0
         return holders
 
     def _best(self, ask: Ask, holders: dict[Replica, int], least: list[Replica], now_s: float) -> Replica | None:

@@ -32,8 +32,10 @@ class Running:
     event: int
     """Number of its beginning, against the replica's `judged_from`."""
     incarnation: int
-    prompt: list[int]
+    prompt: tuple[int, ...]
     """Its marks, see `prefix`."""
+    taken: int
+    """By its replica's clock, see `prefix`."""
     predicted_blocks: int
     tells_cached: bool
     """The engine's count of cached tokens will be about this attempt."""
@@ -58,6 +60,8 @@ class Replica:
     incarnation: int = 0
     """Changes with epoch and address: what began under another one says nothing about this one."""
     batch_cap: int | None = None
+    cap: int = 0
+    """The lower of that and its own."""
     running: dict[str, Running] = field(default_factory=dict)
     s_per_token: float = 0.0
     """Of prefill: the owner's estimate, kept here for the moment of choosing."""
@@ -95,11 +99,6 @@ class Replica:
     counted_in_flight: int = 0
 
     @property
-    def cap(self) -> int:
-        cap = self.spec.max_in_flight
-        return cap if self.batch_cap is None else min(self.batch_cap, cap)
-
-    @property
     def in_flight(self) -> int:
         return len(self.running)
 
@@ -107,6 +106,11 @@ class Replica:
     def is_usable(self) -> bool:
         """Ready, and may get something new."""
         return self.is_ready and not self.spec.is_draining
+
+    def fit_cap(self) -> None:
+        """After a change of either bound."""
+        own = self.spec.max_in_flight
+        self.cap = own if self.batch_cap is None else min(self.batch_cap, own)
 
     def has_room(self) -> bool:
         return len(self.running) < self.cap
@@ -222,7 +226,8 @@ class Fleet:
         """A replica as it is now; True: another engine than before. What runs, runs on. Then `regroup` and `place`."""
         replica = self.replicas.get(spec.id)
         if replica is None:
-            self.replicas[spec.id] = self._new(spec)
+            replica = self.replicas[spec.id] = self._new(spec)
+            replica.fit_cap()
             return True
         was = replica.spec
         is_another = not replica.is_ready or was.epoch != spec.epoch or was.address != spec.address
@@ -232,6 +237,7 @@ class Fleet:
             replica.frame, replica.frame_s, replica.num_foreign = fresh.frame, fresh.frame_s, 0
             replica.incarnation += 1
         replica.spec, replica.is_ready = spec, True
+        replica.fit_cap()
         return is_another
 
     def missing(self, wanted: Iterable[str]) -> list[Replica]:

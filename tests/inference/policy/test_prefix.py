@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.policy.prefix import PrefixIndex, marks_up_to
+from inference.policy.prefix import PrefixIndex, Prompt, marks_up_to
 from tests.inference.policy.routing_cast import chain, prompt
 
 
@@ -132,7 +132,7 @@ def touch_cheaply(of: PrefixIndex, replica: str, blocks: tuple[int, ...]) -> Non
     of.touch(replica, of.marks_of(blocks))
 
 
-def naive_depth(it: PrefixIndex, replica: str, marks: list[int]) -> int:
+def naive_depth(it: PrefixIndex, replica: str, marks: Prompt) -> int:
     held = it._caches[replica].lru
     num = next((at for at, mark in enumerate(marks) if mark not in held), len(marks))
     return it._marks[num - 1] if num else 0
