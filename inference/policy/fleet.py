@@ -18,8 +18,9 @@ _FULL = -1
 
 
 def level_of(load_s: float) -> int:
-    """Two buckets to a doubling from 4 ms up; the last one from 2 minutes."""
-    return min(_LEVELS - 1, int(2.0 * log2(1.0 + load_s * 250.0)))
+    """Two buckets to a doubling from 4 ms up; the last one from 3 minutes."""
+    level = int(2.0 * log2(1.0 + load_s * 250.0))
+    return level if level < _LEVELS else _LEVELS - 1
 
 
 @dataclass(slots=True)
@@ -166,7 +167,8 @@ class Group:
         self.capacity += replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room += 1
-            self._enter(replica)
+            self._buckets[replica.level][replica] = None
+            self._filled |= 1 << replica.level
 
     def drop(self, replica: Replica) -> None:
         self.num_members -= 1
@@ -174,23 +176,19 @@ class Group:
         self.capacity -= replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room -= 1
-            self._leave(replica)
+            bucket = self._buckets[replica.level]
+            del bucket[replica]
+            if not bucket:
+                self._filled ^= 1 << replica.level
 
     def moves(self, replica: Replica, level: int) -> None:
         """A member with room has another load, or has got a request: among equals it is the last now."""
-        self._leave(replica)
-        self._buckets[level][replica] = None
-        self._filled |= 1 << level
-
-    def _enter(self, replica: Replica) -> None:
-        self._buckets[replica.level][replica] = None
-        self._filled |= 1 << replica.level
-
-    def _leave(self, replica: Replica) -> None:
         bucket = self._buckets[replica.level]
         del bucket[replica]
         if not bucket:
-            self._filled &= ~(1 << replica.level)
+            self._filled ^= 1 << replica.level
+        self._buckets[level][replica] = None
+        self._filled |= 1 << level
 
     def least_loaded(self, limit: int) -> list[Replica]:
         """At most so many, with room; those that have stood in a bucket longest come first."""
@@ -247,13 +245,15 @@ class Fleet:
 
     def place(self, replica: Replica, *, load_s: float, is_ejected: bool) -> None:
         """Enter what has changed into the indexes: the only way in, out and about. Costs the same for any fleet."""
-        cap, in_flight = replica.cap, len(replica.running)
+        cap, in_flight, was = replica.cap, len(replica.running), replica.counted_in_flight
         level = level_of(load_s) if in_flight < cap else _FULL
-        groups = self._groups_of(replica, is_ejected)
-        if groups is replica.groups and level >= 0 and replica.level >= 0 and cap == replica.counted_cap:
-            takes_turn = level != replica.level or in_flight > replica.counted_in_flight
+        groups = replica.well_groups
+        if is_ejected or not replica.is_ready or replica.spec.is_draining:
+            groups = self.ejected_groups if is_ejected and replica.is_usable else ()
+        if groups is replica.groups and cap == replica.counted_cap and level >= 0 and replica.level >= 0:
+            takes_turn = level != replica.level or in_flight > was
             for group in groups:
-                group.in_flight += in_flight - replica.counted_in_flight
+                group.in_flight += in_flight - was
                 if takes_turn:
                     group.moves(replica, level)
             replica.level, replica.counted_in_flight = level, in_flight
@@ -277,11 +277,6 @@ class Fleet:
             if zone is not replica.zone or not replica.well_groups:
                 replica.zone = zone
                 replica.well_groups = (self.well, zone) if zone else (self.well,)
-
-    def _groups_of(self, replica: Replica, is_ejected: bool) -> tuple[Group, ...]:
-        if not replica.is_ready or replica.spec.is_draining:
-            return ()
-        return self.ejected_groups if is_ejected else replica.well_groups
 
     def start(self, running: Running) -> None:
         assert running.id not in self.running, "a request runs once"

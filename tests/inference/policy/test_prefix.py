@@ -102,6 +102,33 @@ def test_a_replica_that_keeps_less_than_it_says_is_believed_to_keep_less() -> No
     assert it.blocks_of("a") > 900, "and it is learnt again when it does keep them"
 
 
+def test_a_prompt_that_was_in_use_until_now_is_the_newest_again_when_much_has_come_since() -> None:
+    it = index("a", cache_blocks=40)
+    touch(it, "a", prompt("long", 6))
+    taken = it.taken_by("a")
+    for number in range(4):
+        touch(it, "a", prompt(f"p{number}", 8))
+    it.touch_again("a", it.marks_of(prompt("long", 6)), taken)
+    for number in range(4):
+        touch(it, "a", prompt(f"q{number}", 8))
+    assert match(it, prompt("long", 6)) == {"a": 6}
+
+
+def test_answers_take_room_and_are_nobodys_beginning() -> None:
+    it = index("a", cache_blocks=40)
+    touch(it, "a", prompt("p", 8))
+    it.fill("a", "q1", 30)
+    it.fill("a", "q1", 30)
+    it.fill("a", "q2", 0)
+    it.check_invariants()
+    assert it.blocks_of("a") == 38
+    it.fill("a", "q3", 8)
+    it.check_invariants()
+    assert match(it, prompt("p", 8)) == {"a": 2}
+    it.forget("a")
+    it.check_invariants()
+
+
 def test_a_match_may_miss_its_last_block_without_being_a_lie() -> None:
     it = index("a", cache_blocks=100)
     for number in range(50):
