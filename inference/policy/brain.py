@@ -151,10 +151,10 @@ class Brain:
         first = pool.leave(entry, ending, usage, now_s)
         freed = self._limiter.stop(id)
         if usage is None:
-            pool.charge_so_far(entry, now_s)
+            pool.served.stopped(entry, now_s)
         else:
             self._limiter.settle(id, usage, now_s)
-            pool.charge_final(entry, ending, usage, now_s)
+            pool.served.ended(entry, ending, usage, now_s)
             self._forget(entry)
         return self._told(self._promote(entry, freed, first, now_s))
 
@@ -175,7 +175,7 @@ class Brain:
         first = pool.leave(entry, Ending.NEUTRAL, None, now_s)
         freed = self._limiter.stop(id)
         pool.parked(entry)
-        pool.charge_so_far(entry, now_s)
+        pool.served.stopped(entry, now_s)
         reserved = self._limiter.reserve(ask, now_s)
         assert not isinstance(reserved, LimitHit), "what is reserved is not refused"
         entry.ask, entry.max_tokens, entry.rates = ask, reserved.max_tokens, reserved.rates

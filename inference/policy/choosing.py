@@ -8,13 +8,14 @@ all of them seconds. See `routing` for what is predicted and where it comes from
 from dataclasses import dataclass
 
 from inference.policy.decisions import Ask, Reason
-from inference.policy.fleet import Fleet, Replica
+from inference.policy.fleet import Fleet, Group, Replica
 from inference.policy.health import Health
-from inference.policy.prefix import PrefixIndex
+from inference.policy.prefix import PrefixIndex, Prompt
 from inference.policy.routing_tunables import RoutingTunables
 from inference.policy.speed import Speeds
 
 _BEHIND_ALL_OTHERS_S = 1_000.0
+_NOBODY_S = float("inf")
 _MOST_DUE_LOOKED_AT = 16
 
 
@@ -35,7 +36,7 @@ class Chooser:
         self._speeds = speeds
         self._spread_s = tunables.spread_s / tunables.fade_s
         self._last_blocks: tuple[int, ...] = ()
-        self._last_prompt: list[int] = []
+        self._last_prompt: Prompt = ()
 
     def has_room(self, now_s: float) -> bool:
         """Somewhere, for someone: `choose` may still say None to one who has tried the replicas that have it."""
@@ -61,15 +62,15 @@ class Chooser:
         best = self._best(ask, holders, least, now_s)
         if best is None:
             return None
-        if not holders:
+        depth = holders[best] if holders else 0
+        reason = Reason.PREFIX if depth else Reason.FASTEST
+        if holders and depth < max(holders.values()):
+            reason = Reason.SPILLED
+        if not depth and ask.blocks:  # too little to matter for the choice, not for what is predicted
             depth = self._prefix.depth_on(best.id, self.prompt(ask), len(ask.blocks))
-            return self._chosen(ask, best, depth, Reason.FASTEST, now_s)
-        depth = holders[best]
-        is_less = depth < max(holders.values())
-        reason = Reason.SPILLED if is_less else Reason.PREFIX if depth else Reason.FASTEST
         return self._chosen(ask, best, depth, reason, now_s)
 
-    def prompt(self, ask: Ask) -> list[int]:
+    def prompt(self, ask: Ask) -> Prompt:
         """Its marks; `begin` follows `choose`, so the last are kept."""
         if ask.blocks is not self._last_blocks:
             self._last_blocks, self._last_prompt = ask.blocks, self._prefix.marks_of(ask.blocks)
@@ -132,35 +133,33 @@ class Chooser:
             replica = fleet.replicas[name]
             if replica.groups is replica.well_groups and name not in ask.excluded:
                 holders[replica] = fewest
-        if fewest:  # others may hold some of it too, but none more than the last of these
-            for replica in least:
-                if replica not in holders:
-                    holders[replica] = self._prefix.depth_on(replica.id, prompt, fewest)
+        # Others hold no more than the last of these, and nothing that matters unless the list is full.
+        may_hold = len(found) == tunables.num_holders
+        for replica in least:
+            if replica not in holders:
+                holders[replica] = self._prefix.depth_on(replica.id, prompt, fewest) if may_hold else 0
         return holders
 
     def _best(self, ask: Ask, holders: dict[Replica, int], least: list[Replica], now_s: float) -> Replica | None:
         """The lowest score of those with room; of equals, the one that was not served for longest."""
         tunables, well, excluded, prompt_tokens = self._tunables, self._fleet.well, ask.excluded, ask.prompt_tokens
         local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
-        best, best_score = None, float("inf")
+        weight, edition, best, best_score = tunables.own_work_weight, self._speeds.edition, None, _NOBODY_S
         for replica in holders or least:
             if replica.level < 0 or (excluded and replica.id in excluded):
                 continue
-            if replica.speed_edition != self._speeds.edition:
+            if replica.speed_edition != edition:
                 self.refresh(replica, now_s)  # so that one that has had nothing to do is no slower than its pool has become
             left = prompt_tokens - holders[replica] * tunables.block_tokens if holders else prompt_tokens
             in_flight = replica.counted_in_flight
             own_s = (left if left > 1 else 1) * replica.s_per_token
-            score = own_s * tunables.own_work_weight + in_flight * replica.slot_s + replica.work_s
-            peers = replica.zone or well
-            if peers.capacity:
-                fair = tunables.max_imbalance * (peers.in_flight + 1) / peers.capacity * replica.counted_cap
-                if in_flight + 1 > fair + tunables.imbalance_slack:
-                    score += _BEHIND_ALL_OTHERS_S
+            score = own_s * weight + in_flight * replica.slot_s + replica.work_s
             if local is not None and replica.zone is not local:
                 score += tunables.zone_penalty_s
             if score >= best_score:
                 continue  # what follows only adds
+            if in_flight >= tunables.imbalance_slack and self._is_overloaded(replica, replica.zone or well):
+                score += _BEHIND_ALL_OTHERS_S
             if replica.pending:
                 score += replica.queued_s(tunables.report_delay_s, now_s)
             if replica.is_odd:
@@ -168,6 +167,13 @@ class Chooser:
             if score < best_score:
                 best, best_score = replica, score
         return best
+
+    def _is_overloaded(self, replica: Replica, peers: Group) -> bool:
+        """Beyond the bound on imbalance, were it to get one more."""
+        if not peers.capacity:
+            return False
+        fair = self._tunables.max_imbalance * (peers.in_flight + 1) / peers.capacity * replica.counted_cap
+        return replica.counted_in_flight + 1 > fair + self._tunables.imbalance_slack
 
     def _uncached(self, prompt_tokens: int, depth: int) -> int:
         """Engines compute one token at least."""

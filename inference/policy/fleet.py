@@ -18,8 +18,9 @@ _FULL = -1
 
 
 def level_of(load_s: float) -> int:
-    """Two buckets to a doubling from 4 ms up; the last one from 2 minutes."""
-    return min(_LEVELS - 1, int(2.0 * log2(1.0 + load_s * 250.0)))
+    """Two buckets to a doubling from 4 ms up; the last one from 3 minutes."""
+    level = int(2.0 * log2(1.0 + load_s * 250.0))
+    return level if level < _LEVELS else _LEVELS - 1
 
 
 @dataclass(slots=True)
@@ -32,8 +33,10 @@ class Running:
     event: int
     """Number of its beginning, against the replica's `judged_from`."""
     incarnation: int
-    prompt: list[int]
+    prompt: tuple[int, ...]
     """Its marks, see `prefix`."""
+    taken: int
+    """By its replica's clock, see `prefix`."""
     predicted_blocks: int
     tells_cached: bool
     """The engine's count of cached tokens will be about this attempt."""
@@ -58,6 +61,8 @@ class Replica:
     incarnation: int = 0
     """Changes with epoch and address: what began under another one says nothing about this one."""
     batch_cap: int | None = None
+    cap: int = 0
+    """The lower of that and its own."""
     running: dict[str, Running] = field(default_factory=dict)
     s_per_token: float = 0.0
     """Of prefill: the owner's estimate, kept here for the moment of choosing."""
@@ -95,11 +100,6 @@ class Replica:
     counted_in_flight: int = 0
 
     @property
-    def cap(self) -> int:
-        cap = self.spec.max_in_flight
-        return cap if self.batch_cap is None else min(self.batch_cap, cap)
-
-    @property
     def in_flight(self) -> int:
         return len(self.running)
 
@@ -107,6 +107,11 @@ class Replica:
     def is_usable(self) -> bool:
         """Ready, and may get something new."""
         return self.is_ready and not self.spec.is_draining
+
+    def fit_cap(self) -> None:
+        """After a change of either bound."""
+        own = self.spec.max_in_flight
+        self.cap = own if self.batch_cap is None else min(self.batch_cap, own)
 
     def has_room(self) -> bool:
         return len(self.running) < self.cap
@@ -162,7 +167,8 @@ class Group:
         self.capacity += replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room += 1
-            self._enter(replica)
+            self._buckets[replica.level][replica] = None
+            self._filled |= 1 << replica.level
 
     def drop(self, replica: Replica) -> None:
         self.num_members -= 1
@@ -170,23 +176,19 @@ class Group:
         self.capacity -= replica.counted_cap
         if replica.level != _FULL:
             self.num_with_room -= 1
-            self._leave(replica)
+            bucket = self._buckets[replica.level]
+            del bucket[replica]
+            if not bucket:
+                self._filled ^= 1 << replica.level
 
     def moves(self, replica: Replica, level: int) -> None:
         """A member with room has another load, or has got a request: among equals it is the last now."""
-        self._leave(replica)
-        self._buckets[level][replica] = None
-        self._filled |= 1 << level
-
-    def _enter(self, replica: Replica) -> None:
-        self._buckets[replica.level][replica] = None
-        self._filled |= 1 << replica.level
-
-    def _leave(self, replica: Replica) -> None:
         bucket = self._buckets[replica.level]
         del bucket[replica]
         if not bucket:
-            self._filled &= ~(1 << replica.level)
+            self._filled ^= 1 << replica.level
+        self._buckets[level][replica] = None
+        self._filled |= 1 << level
 
     def least_loaded(self, limit: int) -> list[Replica]:
         """At most so many, with room; those that have stood in a bucket longest come first."""
@@ -222,7 +224,8 @@ class Fleet:
         """A replica as it is now; True: another engine than before. What runs, runs on. Then `regroup` and `place`."""
         replica = self.replicas.get(spec.id)
         if replica is None:
-            self.replicas[spec.id] = self._new(spec)
+            replica = self.replicas[spec.id] = self._new(spec)
+            replica.fit_cap()
             return True
         was = replica.spec
         is_another = not replica.is_ready or was.epoch != spec.epoch or was.address != spec.address
@@ -232,6 +235,7 @@ class Fleet:
             replica.frame, replica.frame_s, replica.num_foreign = fresh.frame, fresh.frame_s, 0
             replica.incarnation += 1
         replica.spec, replica.is_ready = spec, True
+        replica.fit_cap()
         return is_another
 
     def missing(self, wanted: Iterable[str]) -> list[Replica]:
@@ -241,13 +245,15 @@ class Fleet:
 
     def place(self, replica: Replica, *, load_s: float, is_ejected: bool) -> None:
         """Enter what has changed into the indexes: the only way in, out and about. Costs the same for any fleet."""
-        cap, in_flight = replica.cap, len(replica.running)
+        cap, in_flight, was = replica.cap, len(replica.running), replica.counted_in_flight
         level = level_of(load_s) if in_flight < cap else _FULL
-        groups = self._groups_of(replica, is_ejected)
-        if groups is replica.groups and level >= 0 and replica.level >= 0 and cap == replica.counted_cap:
-            takes_turn = level != replica.level or in_flight > replica.counted_in_flight
+        groups = replica.well_groups
+        if is_ejected or not replica.is_ready or replica.spec.is_draining:
+            groups = self.ejected_groups if is_ejected and replica.is_usable else ()
+        if groups is replica.groups and cap == replica.counted_cap and level >= 0 and replica.level >= 0:
+            takes_turn = level != replica.level or in_flight > was
             for group in groups:
-                group.in_flight += in_flight - replica.counted_in_flight
+                group.in_flight += in_flight - was
                 if takes_turn:
                     group.moves(replica, level)
             replica.level, replica.counted_in_flight = level, in_flight
@@ -271,11 +277,6 @@ class Fleet:
             if zone is not replica.zone or not replica.well_groups:
                 replica.zone = zone
                 replica.well_groups = (self.well, zone) if zone else (self.well,)
-
-    def _groups_of(self, replica: Replica, is_ejected: bool) -> tuple[Group, ...]:
-        if not replica.is_ready or replica.spec.is_draining:
-            return ()
-        return self.ejected_groups if is_ejected else replica.well_groups
 
     def start(self, running: Running) -> None:
         assert running.id not in self.running, "a request runs once"

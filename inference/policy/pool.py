@@ -8,13 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
-from inference.policy.batch_cap import PoolCaps
 from inference.policy.brain_tunables import BrainTunables, refuse_misordered
 from inference.policy.decisions import (
     Decision,
     Ending,
     Granted,
-    Park,
     Queued,
     Reason,
     Refused,
@@ -28,10 +26,10 @@ from inference.policy.decisions import (
 )
 from inference.policy.entry import Entry, LineClass, Stage
 from inference.policy.fair_queue import FairQueue, Place
-from inference.policy.jain import ServiceWindow
 from inference.policy.limits import Limiter
-from inference.policy.parking import Parking
+from inference.policy.pool_load import PoolLoad
 from inference.policy.routing import Choice, Router
+from inference.policy.served import Served, usage_so_far
 from inference.policy.waiting_times import WaitingTimes
 
 
@@ -67,15 +65,10 @@ class Pool:
         self._tunables = tunables
         self._limiter = limiter
         self._blocked = blocked
-        self._weight_of = weight_of
-        self._caps = PoolCaps(tunables.batch_cap)
-        self._parking = Parking(tunables.parking)
+        self.served = Served(self.queue, weight_of, tunables.fairness_window_s)
+        self._load = PoolLoad(tunables)
         self._times = WaitingTimes()
-        self._service = ServiceWindow(tunables.fairness_window_s)
-        self._in_flight = 0
-        self._num_usable = 0
         self._hold_until_s = -inf  # while no replica serves
-        self._long_prefills = 0
         self._has_new_room = False
 
     # What it is
@@ -83,30 +76,30 @@ class Pool:
     def set_targets(self, targets: Mapping[Tier, TierTargets], *, max_queued: int) -> None:
         """Raises ValueError for targets that are out of order."""
         refuse_misordered(targets)
-        self._caps.targets = dict(targets)
+        self._load.caps.targets = dict(targets)
         self.max_queued = max_queued
 
     def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
         """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new."""
         wanted = list(specs)
         self.router.set_replicas(wanted, now_s)
-        for replica, cap in self._caps.set_replicas(wanted):
+        had_any = self._load.num_usable > 0
+        for replica, cap in self._load.set_replicas(wanted):
             self.router.set_cap(replica, cap)
-        had, self._num_usable = self._num_usable, self._caps.num_usable()
-        if had and not self._num_usable:
+        if had_any and not self._load.num_usable:
             self._hold_until_s = now_s + self._tunables.replica_hold_s
         return self._refuse_in_vain(now_s) + self.promote(now_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """It serves no longer: who waits is refused, what runs runs on."""
-        self._num_usable, self._hold_until_s = 0, -inf
+        self._load.num_usable, self._hold_until_s = 0, -inf
         return self.set_replicas([], now_s)
 
     def has_replica(self, replica: str) -> bool:
-        return self._caps.knows(replica)
+        return self._load.caps.knows(replica)
 
     def is_idle(self) -> bool:
-        return not self._in_flight and not self.queue.num_waiting
+        return not self._load.in_flight and not self.queue.num_waiting
 
     # Coming
 
@@ -116,7 +109,7 @@ class Pool:
         self._begin_ask(entry, now_s)
         own = self._try(entry, now_s) or self._refuse_at_once(entry, now_s) or self._wait(entry, now_s)
         if entry.stage is Stage.WAITING:
-            decisions += self._park_for_late(now_s)
+            decisions += self._load.park_for_late(self._could_start, now_s)
         decisions.append(own)
         return decisions
 
@@ -127,15 +120,15 @@ class Pool:
 
     def parked(self, entry: Entry) -> None:
         """It was taken off its replica (`leave`) for another, and will `wait_again`."""
-        self._parking.parked(entry)
+        self._load.parking.parked(entry)
         entry.is_parked = True
 
     def restore_running(self, entry: Entry, replica: str, now_s: float) -> bool:
         """It runs there already. False: above what may run there, or nobody knows the replica."""
         self._begin_ask(entry, now_s)
         is_known = self.router.restore(entry.ask, replica, now_s)
-        self._run(entry, replica if is_known else "", now_s)
-        return is_known and not self._caps.is_over(replica)
+        self._load.begin(entry, replica if is_known else "", now_s)
+        return is_known and not self._load.caps.is_over(replica)
 
     # Running and leaving
 
@@ -151,11 +144,7 @@ class Pool:
         self.router.progress(entry.id, completion_tokens, now_s)
         entry.completion_tokens = completion_tokens
         self._has_begun(entry, now_s)
-        tokens = self._service_so_far(entry)
-        self._record(entry, tokens, now_s)
-        assert entry.account is not None
-        if tokens > entry.charged * entry.account.weight:
-            self.queue.charge(entry, tokens)
+        self.served.told(entry, now_s)
 
     def leave(self, entry: Entry, ending: Ending, usage: Usage | None, now_s: float) -> Entry | None:
         """It waits or runs no longer. Who it was being parked for, and still waits: the first to `promote`."""
@@ -164,29 +153,13 @@ class Pool:
             entry.stage = Stage.AWAY
         elif entry.stage is Stage.RUNNING:
             self.router.end(entry.id, ending, usage, now_s)
-            self._stop(entry)
+            self._load.end(entry)
         asker, entry.park_for = entry.park_for, None
         if asker is None:
             return None
         if asker.parks is entry:
             asker.parks = None
         return asker if asker.stage is Stage.WAITING else None
-
-    def charge_final(self, entry: Entry, ending: Ending, usage: Usage, now_s: float) -> None:
-        """What it was in the end. Call after `leave`."""
-        tokens = self.queue.service(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-        if tokens != entry.recorded_tokens:
-            self._record(entry, tokens, now_s)
-        self.queue.charge(entry, tokens)
-        if ending is Ending.WELL:
-            self.queue.learn(entry, usage.completion_tokens)
-
-    def charge_so_far(self, entry: Entry, now_s: float) -> None:
-        """It will ask again: a retry starts from nothing, one that has begun goes on. Call after `leave`."""
-        tokens = self._service_so_far(entry) if entry.has_begun else 0.0
-        if tokens != entry.recorded_tokens:
-            self._record(entry, tokens, now_s)
-        self.queue.charge(entry, tokens)
 
     # What time and others decide
 
@@ -203,7 +176,7 @@ class Pool:
             has_room = self.router.has_room(now_s)
             if not has_room and not self.queue.has_exclusions():
                 break
-            entry = self.queue.next(barred, now_s, bars_long=not self._may_read_long(), bars_plain=not has_room)
+            entry = self.queue.next(barred, now_s, bars_long=not self._load.may_read_long(), bars_plain=not has_room)
             if entry is None:
                 break
             scope = self._limiter.can_start(entry.ask)
@@ -220,7 +193,7 @@ class Pool:
     def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
         """What the agent says of a replica; also when its batch cap is looked at."""
         self.router.frame(replica, frame, now_s)
-        cap = self._caps.measured(replica, self.router.inter_token_s(replica), now_s)
+        cap = self._load.caps.measured(replica, self.router.inter_token_s(replica), now_s)
         if cap is not None:
             self.router.set_cap(replica, cap)
         return self.promote(now_s) if self._may_promote(now_s) else []
@@ -231,21 +204,21 @@ class Pool:
             self._refuse(entry, Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE, now_s)
             for entry in self._times.expired(now_s)
         ]
-        if not self._num_usable:
+        if not self._load.num_usable:
             decisions += self._refuse_in_vain(now_s)
         for entry in self._times.late(now_s):
-            self._parking.is_late(entry)
+            self._load.parking.is_late(entry)
         if self._may_promote(now_s):
             decisions += self.promote(now_s)
-        return decisions + self._park_for_late(now_s)
+        return decisions + self._load.park_for_late(self._could_start, now_s)
 
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
             return None
         if self._has_new_room:
             return now_s
-        times = [self._times.next_s(), self.router.next_event_s(now_s), self._parking.next_check_s()]
-        if not self._num_usable:
+        times = [self._times.next_s(), self.router.next_event_s(now_s), self._load.parking.next_check_s()]
+        if not self._load.num_usable:
             times.append(self._hold_until_s)
         return min((max(at_s, now_s) for at_s in times if at_s is not None), default=None)
 
@@ -257,15 +230,15 @@ class Pool:
 
     def snapshot(self, now_s: float) -> PoolSnapshot:
         return PoolSnapshot(
-            in_flight=self._in_flight,
+            in_flight=self._load.in_flight,
             queued=self.queue.num_waiting,
             capacity=self.router.capacity(),
             queued_by_tier={tier: self.queue.waiting[tier] for tier in Tier},
-            in_flight_by_replica=self._caps.in_flight(),
-            caps=self._caps.caps(),
-            long_prefills=self._long_prefills,
-            parked=self._parking.num_parked,
-            jain_index=self._service.index(self._weight, self.queue.tenants_waiting(), now_s),
+            in_flight_by_replica=self._load.caps.in_flight(),
+            caps=self._load.caps.caps(),
+            long_prefills=self._load.long_prefills,
+            parked=self._load.parking.num_parked,
+            jain_index=self.served.jain_index(self.queue.tenants_waiting(), now_s),
         )
 
     # Steps of asking
@@ -274,13 +247,13 @@ class Pool:
         entry.asked_s = asked_s
         ask = entry.ask
         if entry.account is None:
-            entry.account = self.queue.account(ask.tenant, entry.tier, self._weight(ask.tenant))
+            entry.account = self.queue.account(ask.tenant, entry.tier, self.served.weight(ask.tenant))
         entry.line_class = (ask.excluded, ask.prompt_tokens >= self._tunables.long_prompt_tokens)
 
     def _try(self, entry: Entry, now_s: float) -> Granted | None:
         """Through at once, if nothing keeps it."""
         excluded, is_long = entry.line_class
-        if is_long and not self._may_read_long():
+        if is_long and not self._load.may_read_long():
             return None
         if not excluded and not self.router.has_room(now_s):
             return None
@@ -302,13 +275,13 @@ class Pool:
     def _wait(self, entry: Entry, now_s: float) -> Queued | Refused:
         entry.stage = Stage.WAITING
         self.queue.add(entry, now_s)
-        self._service.had_to_wait(entry.ask.tenant, now_s)
+        self.served.had_to_wait(entry, now_s)
         place = self.queue.place(entry)
         wait_s = self._predicted_wait_s(place, now_s)
         entry.expires_s = self._expires_s(entry)
-        may_park = entry.tier is not Tier.BATCH and self._parking.has_candidates()
+        may_park = entry.tier is not Tier.BATCH and self._load.parking.has_candidates()
         is_new = not entry.num_grants and not entry.is_restored
-        if is_new and not may_park and self._num_usable and now_s + wait_s > entry.expires_s:
+        if is_new and not may_park and self._load.num_usable and now_s + wait_s > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
         self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=self.queue.num_waiting)
         return self._queued(entry, place, wait_s)
@@ -321,7 +294,7 @@ class Pool:
         return entry.asked_s + self._tunables.queue_timeout_s
 
     def _late_at_s(self, entry: Entry, wait_s: float) -> float | None:
-        target = self._caps.targets.get(entry.tier)
+        target = self._load.caps.targets.get(entry.tier)
         if target is None or entry.tier is Tier.BATCH:
             return None
         may_wait_s = target.ttft_s * self._tunables.parking.wait_ratio
@@ -337,7 +310,7 @@ class Pool:
         )
 
     def _waits_for(self, entry: Entry) -> Reason:
-        if not self._num_usable:
+        if not self._load.num_usable:
             return Reason.NO_REPLICA
         if self.queue.is_blocked(entry):
             return Reason.CONCURRENCY
@@ -349,9 +322,6 @@ class Pool:
 
     def _may_promote(self, now_s: float) -> bool:
         return self.queue.num_waiting > 0 and (self._has_new_room or self.router.has_room(now_s))
-
-    def _may_read_long(self) -> bool:
-        return self._long_prefills < self._tunables.max_long_prefills_per_replica * self._num_usable
 
     def _block(self, entry: Entry, scope: Scope) -> None:
         self.queue.block(entry, scope)
@@ -366,7 +336,7 @@ class Pool:
         if not entry.has_begun:
             entry.cached_tokens = choice.cached_tokens
         self.queue.let_through(entry, now_s)
-        self._run(entry, choice.replica, now_s)
+        self._load.begin(entry, choice.replica, now_s)
         return Granted(
             id=ask.id,
             replica=choice.replica,
@@ -380,55 +350,15 @@ class Pool:
             rates=self._limiter.rates(ask.tenant, ask.key, ask.model, now_s) if has_waited else entry.rates,
         )
 
-    def _run(self, entry: Entry, replica: str, now_s: float) -> None:
-        entry.stage, entry.replica, entry.granted_s = Stage.RUNNING, replica, now_s
-        entry.num_grants += 1
-        entry.is_parked, entry.parks = False, None  # who is being parked for it makes room for another
-        self._in_flight += 1
-        if replica:
-            self._caps.began(replica, entry.tier)
-            self._parking.began(entry)
-        if entry.line_class[1]:
-            entry.is_reading_long = True
-            self._long_prefills += 1
-
-    def _stop(self, entry: Entry) -> None:
-        entry.stage = Stage.AWAY
-        self._in_flight -= 1
-        self._has_read(entry)
-        if entry.replica:
-            self._caps.ended(entry.replica, entry.tier)
-            self._parking.ended(entry)
-        entry.replica = ""
-
     def _has_begun(self, entry: Entry, now_s: float) -> None:
         if not entry.has_begun:
             entry.has_begun = True
-            self._record(entry, self._service_so_far(entry), now_s)
-        if self._has_read(entry) or self.router.has_room(now_s):  # a probe that answers opens its replica
+            self.served.told(entry, now_s)
+        if self._load.has_read(entry) or self.router.has_room(now_s):  # a probe that answers opens its replica
             self._has_new_room = True
 
-    def _has_read(self, entry: Entry) -> bool:
-        was_reading, entry.is_reading_long = entry.is_reading_long, False
-        self._long_prefills -= was_reading
-        return was_reading
-
-    def _service_so_far(self, entry: Entry) -> float:
-        return self.queue.service(entry.ask.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
-
-    def _record(self, entry: Entry, tokens: float, now_s: float) -> None:
-        self._service.record(entry.ask.tenant, tokens - entry.recorded_tokens, now_s)
-        entry.recorded_tokens = tokens
-
-    def _park_for_late(self, now_s: float) -> list[Decision]:
-        if not self._parking.is_due(now_s):
-            return []
-        pairs = self._parking.choose(
-            could_use=lambda asker: self._limiter.can_start(asker.ask) is None,
-            is_useful=self._caps.would_make_room,
-            now_s=now_s,
-        )
-        return [Park(id=victim.id, replica=victim.replica, for_id=asker.id) for victim, asker in pairs]
+    def _could_start(self, entry: Entry) -> bool:
+        return self._limiter.can_start(entry.ask) is None
 
     # Steps of refusing
 
@@ -442,7 +372,7 @@ class Pool:
             self._limiter.settle(ask.id, usage_so_far(entry), now_s)
         else:
             self._limiter.undo(ask.id, now_s)
-        self.charge_so_far(entry, now_s)
+        self.served.stopped(entry, now_s)
         entry.is_refused = True
         if reason in {Reason.NO_REPLICA, Reason.ALL_TRIED}:
             retry_after_s = self._tunables.no_replica_retry_after_s
@@ -468,35 +398,17 @@ class Pool:
                 refused += [self._refuse(entry, why, now_s) for entry in self.queue.of_class(line_class)]
         return refused
 
-    def _weight(self, tenant: str) -> float:
-        return self._weight_of.get(tenant, 1.0)
-
     def check_invariants(self, entries: Collection[Entry], now_s: float) -> None:
         """What must hold after any call with this `now_s`; `entries`: all of this pool. For tests."""
         self.queue.check_invariants()
         self.router.check_invariants(now_s)
         running = [entry for entry in entries if entry.stage is Stage.RUNNING]
         waiting = [entry for entry in entries if entry.stage is Stage.WAITING]
-        self._parking.check_invariants([entry for entry in running if entry.replica])
-        assert self._in_flight == len(running), "a slot leaked"
+        self._load.check_invariants(running)
         assert self.router.in_flight() == sum(1 for entry in running if entry.replica)
-        assert self._long_prefills == sum(entry.is_reading_long for entry in running)
         assert {entry.id for entry in self.queue.entries()} == {entry.id for entry in waiting}
-        for replica, num in self._caps.in_flight().items():
-            assert num == sum(1 for entry in running if entry.replica == replica)
         for entry in waiting:
             assert entry.expires_s > now_s or self._times.next_s() is not None
             if not self._has_new_room and self._limiter.can_start(entry.ask) is None:
-                held = entry.line_class[1] and not self._may_read_long()
+                held = entry.line_class[1] and not self._load.may_read_long()
                 assert held or self.router.choose(entry.ask, now_s) is None, "someone waits while a slot is free for him"
-
-
-def usage_so_far(entry: Entry) -> Usage:
-    """Of one whose owner no longer tells: as last reported."""
-    ask, made = entry.ask, entry.completion_tokens
-    return Usage(
-        prompt_tokens=ask.prompt_tokens,
-        cached_tokens=0,
-        completion_tokens=made,
-        amount_micros=ask.price.amount_micros(prompt_tokens=ask.prompt_tokens, cached_tokens=0, completion_tokens=made),
-    )

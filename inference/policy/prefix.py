@@ -11,8 +11,12 @@ a match. With bisection and the holders counted, the best holders cost O(log mar
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
+
+Prompt = tuple[int, ...]
+"""A prompt's hashes at the marks."""
 
 
 def marks_up_to(max_depth: int) -> tuple[int, ...]:
@@ -27,13 +31,14 @@ def marks_up_to(max_depth: int) -> tuple[int, ...]:
 class _Cache:
     """One replica's marks, the least recently used first, each with the blocks since the mark before it."""
 
-    __slots__ = ("blocks", "bound", "capacity", "lru", "size")
+    __slots__ = ("blocks", "bound", "capacity", "lru", "size", "taken")
 
     def __init__(self, size: int) -> None:
         self.size = size  # of the replica's own cache, in blocks
         self.capacity = float(size)  # what the engine's answers say it really keeps; approached as prompts come
         self.bound = 0  # marks
         self.blocks = 0
+        self.taken = 0  # blocks, ever
         self.lru: OrderedDict[int | str, int] = OrderedDict()  # a name: blocks that are nobody's beginning
 
 
@@ -44,7 +49,10 @@ class PrefixIndex:
         self._max_entries = max_entries
         self._marks = marks_up_to(max_depth)
         self._steps = tuple(mark - before for before, mark in zip((0, *self._marks), self._marks, strict=False))
-        self._at = tuple(mark - 1 for mark in self._marks)
+        # By how many marks there are: all at once, for this is done for each request.
+        self._pick: dict[int, Callable[[Sequence[int]], Prompt]] = {
+            num: itemgetter(*(mark - 1 for mark in self._marks[:num])) for num in range(2, len(self._marks) + 1)
+        }
         self._caches: dict[str, _Cache] = {}
         # A mark has one holder nearly always: a dict only from the second on. The order is that of last service.
         self._holders: dict[int, str | dict[str, None]] = {}
@@ -64,15 +72,16 @@ class PrefixIndex:
             self._unlink(replica, mark)
         self._share()
 
-    def marks_of(self, blocks: Sequence[int]) -> list[int]:
+    def marks_of(self, blocks: Sequence[int]) -> Prompt:
         """The hashes at the marks: what the other methods take as a prompt."""
-        return [blocks[at] for at in self._at[: bisect_right(self._marks, len(blocks))]]
+        num = bisect_right(self._marks, len(blocks))
+        return self._pick[num](blocks) if num > 1 else tuple(blocks[:num])
 
-    def depth_of(self, prompt: list[int]) -> int:
+    def depth_of(self, prompt: Prompt) -> int:
         """How many blocks its marks stand for."""
         return self._marks[len(prompt) - 1] if prompt else 0
 
-    def match(self, prompt: list[int], limit: int, matters_ratio: float) -> dict[str, int]:
+    def match(self, prompt: Prompt, limit: int, matters_ratio: float) -> dict[str, int]:
         """At most `limit` holders with the most of this beginning -> how many blocks, the most first.
 
         Those with less than this ratio of the most are left out. Nobody else holds more than the last one found. Among
@@ -96,7 +105,7 @@ class PrefixIndex:
             num = self._deepest(prompt, count, num)
         return found
 
-    def depth_on(self, replica: str, prompt: list[int], at_most_blocks: int) -> int:
+    def depth_on(self, replica: str, prompt: Prompt, at_most_blocks: int) -> int:
         """How many blocks of this beginning the replica holds, known not to be more than so many."""
         lru = self._caches[replica].lru
         if not prompt or prompt[0] not in lru:
@@ -119,9 +128,10 @@ class PrefixIndex:
         if blocks > 0 and name not in cache.lru:
             cache.lru[name] = blocks
             cache.blocks += blocks
+            cache.taken += blocks
             self._trim(replica, cache, 2 * blocks)
 
-    def touch(self, replica: str, prompt: list[int]) -> None:
+    def touch(self, replica: str, prompt: Prompt) -> None:
         """The replica has been given this prompt: it holds it from now on, and the oldest make way."""
         cache = self._caches[replica]
         lru, holders, steps = cache.lru, self._holders, self._steps
@@ -145,6 +155,7 @@ class PrefixIndex:
             self._goes_last(replica, deepest_held)
         if new_blocks:
             cache.blocks += new_blocks
+            cache.taken += new_blocks
             self._trim(replica, cache, 2 * new_blocks)
 
     def correct(self, replica: str, *, predicted_blocks: int, cached_blocks: int) -> None:
@@ -163,6 +174,16 @@ class PrefixIndex:
         """Entries."""
         return sum(len(cache.lru) for cache in self._caches.values())
 
+    def taken_by(self, replica: str) -> int:
+        """Blocks it has ever taken in: a clock for `touch_again`."""
+        return self._caches[replica].taken
+
+    def touch_again(self, replica: str, prompt: Prompt, taken: int) -> None:
+        """A prompt touched when that clock said `taken` has been in use until now; when little has come since, no matter."""
+        cache = self._caches[replica]
+        if cache.taken - taken > cache.capacity / 8.0:
+            self.touch(replica, prompt)
+
     def blocks_of(self, replica: str) -> int:
         """How many blocks it is believed to hold."""
         cache = self._caches.get(replica)
@@ -173,7 +194,7 @@ class PrefixIndex:
 
     # Steps
 
-    def _deepest(self, prompt: list[int], more_than: int, end: int) -> int:
+    def _deepest(self, prompt: Prompt, more_than: int, end: int) -> int:
         """The most marks, at most `end`, that more than so many replicas hold: the deeper, the fewer they are."""
         holders, low = self._holders, 0
         while low < end:

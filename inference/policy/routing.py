@@ -82,6 +82,7 @@ class Router:
         known = self._fleet.replicas.get(replica)
         if known is not None and known.batch_cap != cap:
             known.batch_cap = max(1, cap)
+            known.fit_cap()
             known.slot_s = self.tunables.balance_s / known.cap
             self._place(known)
 
@@ -254,6 +255,7 @@ class Router:
             event=self._next_event(),
             incarnation=replica.incarnation,
             prompt=self._chooser.prompt(ask),
+            taken=0,
             predicted_blocks=predicted_blocks,
             tells_cached=not ask.excluded,
             prompt_tokens=ask.prompt_tokens,
@@ -262,6 +264,7 @@ class Router:
         self._fleet.start(running)
         if ask.blocks and self._prefix.knows(replica.id):
             self._prefix.touch(replica.id, running.prompt)
+            running.taken = self._prefix.taken_by(replica.id)
         return running
 
     def _leaves_behind(self, running: Running, usage: Usage | None) -> None:
@@ -271,7 +274,7 @@ class Router:
         tokens = running.prompt_tokens - self._prefix.depth_of(prompt) * block_tokens + made
         self._prefix.fill(name, running.id, tokens // block_tokens)
         if prompt:
-            self._prefix.touch(name, prompt)
+            self._prefix.touch_again(name, prompt, running.taken)
         if usage is not None and running.tells_cached:
             cached_blocks = usage.cached_tokens // block_tokens
             self._prefix.correct(name, predicted_blocks=running.predicted_blocks, cached_blocks=cached_blocks)

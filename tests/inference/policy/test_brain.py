@@ -228,6 +228,18 @@ class TestTime:
         patient = cell.ask(deadline_s=cell.now_s + 100.0)
         assert isinstance(patient, Queued) and isinstance(waiting, Queued)
 
+    def test_one_that_waits_again_after_a_failure_has_its_time_anew(self) -> None:
+        cell = Cell(ReplicaSpec("a", 1), targets={})
+        first, again = cell.ask(), cell.ask()
+        cell.now_s = 10.0
+        assert ids(cell.end(first.id)) == [again.id]
+        cell.ask()
+        cell.now_s = 12.0
+        cell.end(again.id, Ending.FAILED, is_final=False)
+        cell.take(cell.brain.submit(cell.asks[again.id], 12.0))
+        assert cell.at(41.9) == []
+        assert ids(cell.at(42.0), Refused) == [again.id]
+
     def test_when_the_last_replica_goes_requests_are_held_for_a_short_while(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))
         running = cell.ask()
@@ -268,6 +280,41 @@ class TestTime:
             cell.now_s = next_s
             assert cell.take(cell.brain.expire(next_s)) == []
         assert looks == 0
+
+
+class TestUnwellReplicas:
+    def fail(self, cell: Cell, times: int) -> None:
+        """Of b, again and again; a is full."""
+        for _ in range(times):
+            failing = cell.ask("probe", excluded=frozenset({"a"}))
+            assert cell.running[failing.id] == "b"
+            cell.end(failing.id, Ending.FAILED)
+
+    def cell(self) -> Cell:
+        cell = Cell(ReplicaSpec("a", 1), ReplicaSpec("b", 1))
+        assert isinstance(cell.ask(excluded=frozenset({"b"})), Granted)
+        return cell
+
+    def test_the_only_one_left_to_somebody_is_his_last_resort_also_when_it_is_freed_by_a_failure(self) -> None:
+        cell = self.cell()
+        self.fail(cell, 2)
+        failing = cell.ask("probe", excluded=frozenset({"a"}))
+        spared, waiting = cell.ask("other"), cell.ask("probe", excluded=frozenset({"a"}))
+        (granted,) = cell.end(failing.id, Ending.FAILED)
+        assert isinstance(granted, Granted) and isinstance(spared, Queued)
+        assert (granted.id, granted.reason) == (waiting.id, Reason.LAST_RESORT)
+
+    def test_the_first_token_of_a_probe_lets_the_next_in(self) -> None:
+        cell = Cell(ReplicaSpec("a", 1), ReplicaSpec("b", 3))
+        assert isinstance(cell.ask(excluded=frozenset({"b"})), Granted)
+        self.fail(cell, 3)
+        first, second = cell.ask("other"), cell.ask("other")
+        assert isinstance(first, Queued) and isinstance(second, Queued)
+        (probe,) = cell.at(3.0)
+        assert isinstance(probe, Granted)
+        assert (probe.id, probe.reason) == (first.id, Reason.PROBE)
+        cell.brain.first_token(first.id, 3.0)
+        assert ids(cell.at(3.0)) == [second.id]
 
 
 class TestLimitsOnHowManyAtOnce:
@@ -385,6 +432,14 @@ class TestParking:
         assert cell.brain.snapshot(cell.now_s).pools["m"].parked == 1
         assert cell.brain.snapshot(cell.now_s).limits.open == 3, "no new reservation"
 
+    def test_the_slot_is_kept_for_the_one_it_was_made_free_for_whoever_comes_meanwhile(self) -> None:
+        cell = self.full_of_batch()
+        victim = next(iter(cell.running))
+        asker = cell.submit("acme", Tier.STANDARD)[-1].id
+        assert self.parks(cell.at(12.0)) == [(victim, asker)]
+        cell.submit("chat", Tier.INTERACTIVE)
+        assert ids(self.park(cell, victim)) == [asker]
+
     def test_the_parked_one_goes_on_with_what_is_left_in_its_old_place(self) -> None:
         cell = self.full_of_batch()
         victim = next(iter(cell.running))
@@ -442,10 +497,12 @@ class TestParking:
 
     def test_one_request_is_parked_for_each_and_none_on_a_replica_that_the_asker_has_tried(self) -> None:
         cell = self.full_of_batch(1, "a", "b", "c")
+        cheapest = cell.running[list(cell.running)[-1]]
         for _ in range(2):
-            cell.submit("chat", Tier.INTERACTIVE, excluded=frozenset({"a"}))
-        parks = [decision for decision in [*cell.decisions, *cell.at(10.3)] if isinstance(decision, Park)]
-        assert {park.replica for park in parks} == {"b", "c"}
+            cell.submit("chat", Tier.INTERACTIVE, excluded=frozenset({cheapest}))
+        cell.at(10.3)
+        parks = [decision for decision in cell.decisions if isinstance(decision, Park)]
+        assert {park.replica for park in parks} == {"a", "b", "c"} - {cheapest}
         assert len({park.for_id for park in parks}) == 2
         assert self.parks(cell.at(11.0)) == []
 

@@ -176,6 +176,19 @@ class TestTenants:
             line.queue.charge(entry, line.queue.service(100, 0, made))
         assert picked["little"] / picked["much"] == pytest.approx(2_100 / 102, rel=0.2)
 
+    def test_a_charge_that_was_too_high_is_felt_at_once(self) -> None:
+        line = Line()
+        for _ in range(3):
+            for tenant in ("a", "b", "c"):
+                line.add(tenant)
+        entries = [line.next() for _ in range(4)]
+        assert [entry.ask.tenant for entry in entries if entry is not None] == ["a", "b", "c", "a"]
+        assert line.queue.next(set(), 0.0) is not None
+        for entry in (entries[0], entries[3]):
+            assert entry is not None
+            line.queue.charge(entry, 1.0)
+        assert line.order(1) == ["a"]
+
     def test_a_prompt_that_was_cached_costs_little(self) -> None:
         queue = FairQueue(TUNABLES)
         assert queue.service(1_000, 900, 50) == pytest.approx(100 + 90 + 100)

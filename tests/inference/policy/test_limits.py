@@ -176,7 +176,10 @@ def test_a_slot_outlives_its_settlement_until_it_is_given_back() -> None:
     limits = limiter((ACME, LimitKind.CONCURRENCY, 1))
     assert passes(limits, ask("a"))
     limits.start("a")
-    limits.settle("a", Usage(), 1.0)
+    for _ in range(2):
+        limits.settle("a", Usage(amount_micros=5), 1.0)
+    assert limits.snapshot().unacknowledged_micros == 5
+    limits.check_invariants(1.0)
     assert limits.can_start(ask("b")) == ACME
     assert limits.stop("a") == [ACME]
     assert not limits.is_open("a")
@@ -205,6 +208,17 @@ def test_a_spent_budget_refuses_until_the_month_ends_exactly() -> None:
     assert (hit.retry_after_s, hit.retry_kind) == (4900.0, RetryKind.EXACT)
     assert passes(limits, ask("a", 10, 10, price=A_MICRO_A_TOKEN), 5000.0)
     assert passes(limits, ask("free", 10, 10), 5000.0), "what costs nothing needs no budget"
+
+
+def test_what_open_requests_hold_goes_over_into_the_next_month() -> None:
+    limits = limiter((ACME, LimitKind.BUDGET, 1000))
+    limits.set_month("acme", spent_micros=500, ends_s=5000.0, now_s=0.0)
+    assert passes(limits, ask("open", 200, 200, price=A_MICRO_A_TOKEN), 100.0)
+    hit = hit_of(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 100.0)
+    assert (hit.retry_after_s, hit.retry_kind) == (4900.0, RetryKind.ESTIMATE)
+    assert hit_of(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 5000.0).reserved == 400
+    limits.settle("open", Usage(amount_micros=300), 5000.0)
+    assert passes(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 5000.0)
 
 
 @pytest.mark.parametrize("row_first", [True, False])

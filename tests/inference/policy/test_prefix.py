@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.policy.prefix import PrefixIndex, marks_up_to
+from inference.policy.prefix import PrefixIndex, Prompt, marks_up_to
 from tests.inference.policy.routing_cast import chain, prompt
 
 
@@ -102,6 +102,33 @@ def test_a_replica_that_keeps_less_than_it_says_is_believed_to_keep_less() -> No
     assert it.blocks_of("a") > 900, "and it is learnt again when it does keep them"
 
 
+def test_a_prompt_that_was_in_use_until_now_is_the_newest_again_when_much_has_come_since() -> None:
+    it = index("a", cache_blocks=40)
+    touch(it, "a", prompt("long", 6))
+    taken = it.taken_by("a")
+    for number in range(4):
+        touch(it, "a", prompt(f"p{number}", 8))
+    it.touch_again("a", it.marks_of(prompt("long", 6)), taken)
+    for number in range(4):
+        touch(it, "a", prompt(f"q{number}", 8))
+    assert match(it, prompt("long", 6)) == {"a": 6}
+
+
+def test_answers_take_room_and_are_nobodys_beginning() -> None:
+    it = index("a", cache_blocks=40)
+    touch(it, "a", prompt("p", 8))
+    it.fill("a", "q1", 30)
+    it.fill("a", "q1", 30)
+    it.fill("a", "q2", 0)
+    it.check_invariants()
+    assert it.blocks_of("a") == 38
+    it.fill("a", "q3", 8)
+    it.check_invariants()
+    assert match(it, prompt("p", 8)) == {"a": 2}
+    it.forget("a")
+    it.check_invariants()
+
+
 def test_a_match_may_miss_its_last_block_without_being_a_lie() -> None:
     it = index("a", cache_blocks=100)
     for number in range(50):
@@ -132,7 +159,7 @@ def touch_cheaply(of: PrefixIndex, replica: str, blocks: tuple[int, ...]) -> Non
     of.touch(replica, of.marks_of(blocks))
 
 
-def naive_depth(it: PrefixIndex, replica: str, marks: list[int]) -> int:
+def naive_depth(it: PrefixIndex, replica: str, marks: Prompt) -> int:
     held = it._caches[replica].lru
     num = next((at for at, mark in enumerate(marks) if mark not in held), len(marks))
     return it._marks[num - 1] if num else 0

@@ -60,3 +60,9 @@ def test_a_wait_is_long_enough_also_after_rounding(now_s: float, left_s: float) 
     wait_s = until_s(then_s, now_s)
     assert now_s + wait_s >= then_s
     assert wait_s <= left_s * (1 + 1e-12) + 1e-6
+
+
+def test_a_wait_that_rounding_would_cut_short_is_one_step_longer() -> None:
+    then_s, now_s = 1.0 + 2**-52, 2**-53
+    assert now_s + (then_s - now_s) < then_s, "the plain difference is not enough here"
+    assert now_s + until_s(then_s, now_s) >= then_s
