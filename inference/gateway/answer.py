@@ -5,6 +5,7 @@ None, and raises when the engine reports an error or sends what is no chunk.
 """
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ Chunk = dict[str, Any]
 Piece = Chunk | bytes
 """Of an answer on its way to the client: a chunk, or chunks as they are shown already (event_template.py)."""
 MAX_TOKENS = 2**31 - 1
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 MAX_TOOL_CALLS = 1024
 
 
@@ -67,6 +69,11 @@ def read_usage(figures: object) -> Usage | None:
 def _count(tokens: int | None) -> int:
     """What an engine says, kept to what the ledger can hold."""
     return min(max(0, tokens or 0), MAX_TOKENS)
+
+
+def _count_of(figures: object) -> int:
+    count = figures.get("completion_tokens") if isinstance(figures, dict) else None
+    return count if type(count) is int else 0
 
 
 def decode_object(data: bytes) -> Chunk:
@@ -255,6 +262,14 @@ class AnswerReader:
         chunk["id"] = self._response_id
         chunk["model"] = self._public_id
         self._last = chunk
+
+    def tokens_so_far(self) -> int:
+        """Completion tokens as the engine last said, or as counted; cheap, for progress reports."""
+        if self._short_usage:
+            found = _COMPLETION_TOKENS.search(self._short_usage)
+            return int(found[1]) if found else 0
+        running = [_count_of(usage) for usage in self._running.values()]
+        return sum(running) or self._num_unmetered
 
     def usage(self) -> Usage | None:
         """The final figures, or the last running ones (those of all choices together), or what was counted, or None.

@@ -82,6 +82,11 @@ class EventStreamOutput:
             await self._responder.start(200, EVENT_STREAM_HEADERS)
         await self._responder.comment(KEEP_ALIVE)
 
+    async def show_position(self, position: int, wait_s: float) -> None:
+        if not self._responder.has_started:
+            await self._responder.start(200, EVENT_STREAM_HEADERS)
+        await self._responder.comment(b": queued position=%d estimated_wait_s=%.1f\n\n" % (position, wait_s))
+
     def restart(self) -> None:
         pass
 
@@ -138,6 +143,9 @@ class JsonOutput:
         self._folder = Folder()
 
     write_now = None
+
+    async def show_position(self, position: int, wait_s: float) -> None:
+        pass
 
     def show(self, chunk: Chunk) -> bytes:
         raise AssertionError("what is folded is not shown")

@@ -44,6 +44,9 @@ class Output(Protocol):
     def whole(self, answer: Chunk) -> list[bytes]:
         """The same for an answer that the engine did not stream. Only asked of an output that `takes_whole`."""
 
+    async def show_position(self, position: int, wait_s: float) -> None:
+        """While the request waits, to a client that can be told: where in the queue (1: the next), and how long about."""
+
     async def send_last(self, data: list[bytes]) -> None: ...
 
     async def send_error(self, refusal: Refusal) -> None:

@@ -33,7 +33,7 @@ class GenerateConsumer(GatewayConsumer):
             output=JsonOutput(self.responder),
             trace=self.parts.tracer.request(self.route, self.request_id, self.scope["headers"]),
         )
-        self.has_record, self.responder.more_headers = True, exchange.record.timing_headers
+        self.has_record, self.responder.more_headers = True, exchange.answer_headers
         try:
             with self._idempotent(exchange):
                 self._body = await self.read_body()
@@ -67,9 +67,8 @@ class GenerateConsumer(GatewayConsumer):
         if media_type and not JSON_MEDIA_TYPE.fullmatch(media_type):
             raise BadRequest("Send the body as JSON, with the header `content-type: application/json`.")
         tunables = self.parts.tunables
-        request = read_request(
-            body, self.route, default_max_tokens=tunables.default_max_tokens, max_choices=tunables.max_choices
-        )
+        default = self.parts.state.facts(exchange.principal.tenant_id).default_max_tokens or tunables.default_max_tokens
+        request = read_request(body, self.route, default_max_tokens=default, max_choices=tunables.max_choices)
         if request.is_streamed:
             exchange.output = EventStreamOutput(self.responder)
         return request

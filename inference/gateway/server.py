@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 # After the requests that did not end in time were cut: for their error events to leave.
 CUT_GRACE_S = 5
 SAMPLE_METRICS_EVERY_S = 1.0
+PROGRESS_EVERY_S = 0.25
 BACKLOG = 2048
 
 
@@ -56,7 +57,7 @@ class GatewayServer(Server):
         if self._link is not None:
             await self._link.open(self._parent_is_gone)
         self._sample()
-        self._comments = asyncio.create_task(self._comment_silent_streams())
+        self._comments = asyncio.create_task(self._look_after_requests())
         self._on_listening()
 
     def _parent_is_gone(self) -> None:
@@ -83,14 +84,21 @@ class GatewayServer(Server):
         for exchange in list(self._parts.running):
             exchange.cut(Cut.DRAIN)
 
-    async def _comment_silent_streams(self) -> None:
-        """One task for all streams: a timer for each would cost every request something."""
-        every_s = min(SAMPLE_METRICS_EVERY_S, self._parts.edge.comment_s / 4)
+    async def _look_after_requests(self) -> None:
+        """Progress to the brain; comments to silent streams and to those who wait.
+
+        One task for all: a timer for each would cost every request something.
+        """
+        parts = self._parts
+        every_s = min(PROGRESS_EVERY_S, parts.edge.comment_s / 4)
         while True:
             await asyncio.sleep(every_s)
-            now_s = self._parts.clock.monotonic_s()
-            for exchange in [running for running in self._parts.running if running.is_due_comment(now_s)]:
-                await exchange.keep_alive()
+            parts.dispatcher.report_progress()
+            now_s = parts.clock.monotonic_s()
+            for exchange in list(parts.running):
+                await exchange.tell_position()
+                if exchange.is_due_comment(now_s):
+                    await exchange.keep_alive()
 
     def _sample(self) -> None:
         self._parts.sample_metrics()

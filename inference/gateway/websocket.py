@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 from channels.consumer import AsyncConsumer
 
@@ -57,6 +58,10 @@ class SocketOutput:
         pass
 
     write_now = None
+
+    async def show_position(self, position: int, wait_s: float) -> None:
+        said = {"type": "queued", "position": position, "estimated_wait_s": round(wait_s, 1)}
+        await self._send_text(msgspec.json.encode(said))
 
     def show(self, chunk: Chunk) -> bytes:
         raise AssertionError("a socket cannot write at once")
@@ -171,7 +176,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
 
         def read() -> GenerationRequest:
             account.grow_to(size_bytes)
-            return self._read(sent, size_bytes)
+            return self._read(sent, size_bytes, principal)
 
         work = asyncio.create_task(exchange.run(read))
         try:
@@ -228,7 +233,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         except HeadwayError as error:
             return error
 
-    def _read(self, sent: dict[str, Any] | HeadwayError, size_bytes: int) -> GenerationRequest:
+    def _read(self, sent: dict[str, Any] | HeadwayError, size_bytes: int, principal: Principal) -> GenerationRequest:
         """Raises BadRequest."""
         if isinstance(sent, HeadwayError):
             raise sent
@@ -237,11 +242,12 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         if not isinstance(body, dict):
             raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
         tunables = self.parts.tunables
+        default = self.parts.state.facts(principal.tenant_id).default_max_tokens or tunables.default_max_tokens
         return build_request(
             body,
             "/v1/generate",
             size_bytes,
-            default_max_tokens=tunables.default_max_tokens,
+            default_max_tokens=default,
             max_choices=tunables.max_choices,
             always_streams=True,
         )

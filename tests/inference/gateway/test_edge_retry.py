@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
+from inference.policy.admission import AdmissionTunables
 
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.upstream import UpstreamTunables
-from inference.policy.admission import AdmissionTunables
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
 from tests.fakes.replica import (
     CLOSE,
