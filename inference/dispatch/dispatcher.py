@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from headway import env
+from headway.errors import HeadwayError
 from inference.dispatch.refusals import closing_error, error_of
 from inference.gateway.state import ControlState, ReplicaEntry
 from inference.policy.brain_tunables import BrainTunables
@@ -171,6 +172,13 @@ class Dispatcher:
                     waiter.on_queued(decision)
             else:
                 waiter.future.set_exception(error_of(decision, waiter.model))
+
+    def refuse(self, request_id: str, error: HeadwayError) -> None:
+        """From a link that has nobody to ask; nothing is reserved."""
+        self._open.discard(request_id)
+        waiter = self._waiters.get(request_id)
+        if waiter is not None and not waiter.future.done():
+            waiter.future.set_exception(error)
 
     def close(self) -> None:
         """Refuse all who wait and all who come; what runs may run on."""

@@ -16,7 +16,7 @@ from inference.dispatch.share import Share
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
-from inference.policy.decisions import Ask, Decision, Ending, Queued, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
+from inference.policy.decisions import Ask, Decision, Ending, Queued, Refused, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
 from inference.policy.routing import Router, RoutingTunables
 
 log = structlog.get_logger(__name__)
@@ -54,6 +54,35 @@ class Session:
     def submit(self, ask: Ask) -> None:
         self._host.submit(self, ask)
 
+    # After a takeover: what a gateway says is so
+
+    def restore_running(self, ask: Ask, replica: str, *, age_s: float, completion_tokens: int) -> None:
+        """It runs there, `ask` as it was granted. Known already: nothing happens."""
+        self._host.own(self, ask.id)
+        self._host.brain.restore_running(
+            ask, replica, age_s=age_s, completion_tokens=completion_tokens, now_s=self._host.now_s()
+        )
+
+    def restore_away(self, ask: Ask, *, age_s: float) -> None:
+        """It holds its reservation and will ask again; a slot that it had here is free."""
+        self._host.own(self, ask.id)
+        now_s = self._host.now_s()
+        self._host.act(self._host.brain.end(ask.id, Ending.NEUTRAL, None, now_s))
+        self._host.brain.restore_away(ask, age_s=age_s, now_s=now_s)
+
+    def restore_waiting(self, ask: Ask, *, age_s: float, waited_s: float) -> None:
+        """Reserved at once; queued as soon as grants may be made."""
+        self.restore_away(ask, age_s=age_s)
+        self._host.wait_again(ask, waited_s=waited_s)
+
+    def restore_settled(self, ask: Ask, *, age_s: float, usage: Usage, is_acknowledged: bool) -> None:
+        if ask.id in self.ids:  # its end was on its way when the connection broke
+            self.end(ask.id, Ending.NEUTRAL, usage)
+        else:
+            self._host.brain.restore_settled(
+                ask, age_s=age_s, usage=usage, is_acknowledged=is_acknowledged, now_s=self._host.now_s()
+            )
+
     def first_token(self, request_id: str) -> None:
         self._host.brain.first_token(request_id, self._host.now_s())
         self._host.arm()
@@ -68,16 +97,26 @@ class Session:
         """An attempt has ended. Usage None: it will ask again; else this is the last of it."""
         if usage is not None:
             self._host.forget(self, request_id)
+        self._host.release(request_id)
         self._host.act(self._host.brain.end(request_id, ending, usage, self._host.now_s()))
 
     def parked(self, request_id: str, ask: Ask) -> None:
         self._host.act(self._host.brain.parked(request_id, ask, self._host.now_s()))
 
     def close(self) -> None:
-        """The gateway has gone: free what it held."""
-        for request_id in list(self.ids):
-            self.end(request_id, Ending.NEUTRAL, Usage())
+        """The gateway has gone: what it held is free, and was used as far as it has told."""
+        self.lose(self.ids)
         self._host.closed(self)
+
+    def lose(self, request_ids: Iterable[str]) -> None:
+        for request_id in list(request_ids):
+            self.end(request_id, Ending.NEUTRAL, self._host.brain.usage_so_far(request_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    asked_s: float
+    go: Callable[[], None]
 
 
 class BrainHost:
@@ -106,6 +145,7 @@ class BrainHost:
         self._ticker: asyncio.TimerHandle | None = None
         self._next_months_s = 0.0
         self._is_closed = False
+        self._held: dict[str, _Held] | None = None  # None: grants may be made
         state.on_routes_changed(lambda: self._hop(self.refresh_routes))
         state.on_terms_changed(lambda tenants: self._hop(lambda: self.refresh_terms(tenants)))
         state.on_months_changed(lambda tenants: self._hop(lambda: self.refresh_months(tenants)))
@@ -126,6 +166,20 @@ class BrainHost:
         session = Session(self, deliver)
         self._sessions.add(session)
         return session
+
+    def hold(self) -> None:
+        """After a takeover: grant nothing until `let_go`, and remember who asks and waits."""
+        self._held = {} if self._held is None else self._held
+
+    def let_go(self) -> None:
+        """Those who waited before come first, and of them who waited longest."""
+        held, self._held = self._held or {}, None
+        for waiting in sorted(held.values(), key=lambda waiting: waiting.asked_s):
+            waiting.go()
+
+    @property
+    def is_holding(self) -> bool:
+        return self._held is not None
 
     def close(self) -> None:
         """Decide nothing more; what runs may run on."""
@@ -149,14 +203,43 @@ class BrainHost:
     # What sessions do
 
     def submit(self, session: Session, ask: Ask) -> None:
+        if self._is_closed:
+            return
         self.start()
         if ask.model not in self._models:
             self.refresh_routes()
-        session.ids.add(ask.id)
-        self._owners[ask.id] = session
+        self.own(session, ask.id)
+        if self._held is not None:
+            self._held[ask.id] = _Held(self.now_s(), lambda: self._submit(ask))
+        else:
+            self._submit(ask)
+
+    def _submit(self, ask: Ask) -> None:
         if self._state.terms(ask.tenant).limits:
             self._tell_months(ask.tenant)
         self.act(self.brain.submit(ask, self.now_s()))
+
+    def wait_again(self, ask: Ask, *, waited_s: float) -> None:
+        """Of one that was restored."""
+
+        def wait() -> None:
+            now_s = self.now_s()
+            self.act(self.brain.restore_waiting(ask, waited_s=now_s - asked_s, now_s=now_s))
+
+        asked_s = self.now_s() - waited_s
+        if self._held is not None:
+            self._held[ask.id] = _Held(asked_s, wait)
+        else:
+            wait()
+
+    def release(self, request_id: str) -> None:
+        """It does not ask any longer."""
+        if self._held is not None:
+            self._held.pop(request_id, None)
+
+    def own(self, session: Session, request_id: str) -> None:
+        session.ids.add(request_id)
+        self._owners[request_id] = session
 
     def forget(self, session: Session, request_id: str) -> None:
         session.ids.discard(request_id)
@@ -172,6 +255,8 @@ class BrainHost:
             session = self._owners.get(decision.id)
             if session is not None:
                 by_session.setdefault(session, []).append(decision)
+                if type(decision) is Refused:
+                    self.forget(session, decision.id)
         for session, its in by_session.items():
             session.deliver(its)
         self.arm()

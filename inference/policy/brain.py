@@ -31,6 +31,7 @@ from inference.policy.entry import Entry, Stage
 from inference.policy.limits import Limiter, LimiterSnapshot
 from inference.policy.pool import Pool, PoolSnapshot
 from inference.policy.routing import Router
+from inference.policy.served import usage_so_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,16 @@ class Brain:
         decisions = self._promote(entry, freed, first, now_s)
         return self._told([*decisions, own] if entry.waits else decisions)
 
+    def reserved_tokens(self, id: str) -> int:  # noqa: A002
+        """The max_tokens reserved for one that is not over; 0 for one that is not known."""
+        entry = self._entries.get(id)
+        return 0 if entry is None else entry.max_tokens
+
+    def usage_so_far(self, id: str) -> Usage:  # noqa: A002
+        """Of one whose owner has gone: as last told. Nothing for one that never began, or is not known."""
+        entry = self._entries.get(id)
+        return usage_so_far(entry) if entry is not None and entry.has_begun else Usage()
+
     # After a failover: what gateways say is so
 
     def restore_running(
@@ -223,6 +234,11 @@ class Brain:
         own = pool.wait_again(entry, now_s, waited_s=waited_s)
         decisions = pool.promote(now_s)
         return self._told([*decisions, own] if entry.waits else decisions)
+
+    def restore_away(self, ask: Ask, *, age_s: float, now_s: float) -> None:
+        """It was reserved `age_s` ago, neither waits nor runs, and will ask again or end."""
+        self._restored(ask, age_s=age_s, now_s=now_s)
+        self._limiter.restore(ask, age_s=age_s, usage=None, is_running=False, now_s=now_s)
 
     def restore_settled(self, ask: Ask, *, age_s: float, usage: Usage, now_s: float, is_acknowledged: bool = False) -> None:
         """It was granted in the last minute and has ended: its use counts on."""

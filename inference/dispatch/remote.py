@@ -1,0 +1,331 @@
+"""A gateway's link to a dispatcher in another process: attaches, says again what it holds, and does so anew after each break.
+
+While nobody is attached new requests wait for a stated time and are refused then; what runs is not touched, and what ends
+is told at the next attachment.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from headway import env
+from headway.clock import Clock
+from headway.errors import HeadwayError
+from inference.dispatch.address import Address
+from inference.dispatch.book import Book, Stage
+from inference.dispatch.refusals import brain_away_error
+from inference.dispatch.wire import (
+    PROTOCOL,
+    Announced,
+    Challenge,
+    End,
+    FirstToken,
+    FrameConnection,
+    GrantedFrame,
+    Hello,
+    Open,
+    Parked,
+    ParkFrame,
+    Progress,
+    QueuedFrame,
+    RefusedFrame,
+    Role,
+    Submit,
+    Told,
+    ToldMessage,
+    TurnedAway,
+    Welcome,
+    WireError,
+    outgoing,
+    prove,
+)
+from inference.policy.decisions import Ask, Decision, Ending, Usage
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTunables:
+    wait_s: float = 5.0
+    """How long a request waits for a dispatcher to be there."""
+    max_waiting: int = 10_000
+    """How many do; more are refused at once."""
+    first_pause_s: float = 0.01
+    """Between attempts to connect; doubles."""
+    max_pause_s: float = 0.25
+    connect_s: float = 2.0
+    """How long one attempt may take, up to the dispatcher's welcome."""
+
+    @classmethod
+    def from_env(cls) -> "RemoteTunables":
+        return cls(wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s))
+
+
+class Asker(Protocol):
+    """dispatcher.Dispatcher, as seen from here."""
+
+    def deliver(self, decisions: list[Decision]) -> None: ...
+    def refuse(self, request_id: str, error: HeadwayError) -> None: ...
+
+
+class RemoteLink:
+    """A `Link`; its methods belong to the event loop. `locate` is asked before each attempt, and must not block."""
+
+    def __init__(
+        self,
+        gateway: str,
+        asker: Asker,
+        locate: Callable[[], Address | None],
+        clock: Clock,
+        *,
+        tunables: RemoteTunables | None = None,
+        secret: str = "",
+    ) -> None:
+        self.gateway, self.secret = gateway, secret
+        self.highest_epoch = 0
+        """That was seen: a dispatcher of an older one is not listened to."""
+        self.book = Book()
+        self.num_attached = 0
+        self._asker, self._locate, self._clock = asker, locate, clock
+        self._tunables = tunables or RemoteTunables()
+        self._connection: _Connection | None = None  # that has been welcomed
+        self._task: asyncio.Task[None] | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_open = False
+        self._detached_s = clock.monotonic_s()
+        self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
+
+    @property
+    def is_open(self) -> bool:
+        """There is someone who decides."""
+        return self._is_open
+
+    def start(self) -> None:
+        """On the running loop; again: nothing happens."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._stay_attached())
+
+    async def close(self) -> None:
+        """A clean goodbye: the dispatcher frees what is still held."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._connection is not None:
+            self._connection.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    # The Link
+
+    def submit(self, ask: Ask) -> None:
+        self.start()
+        self.book.asked(ask, self._clock.monotonic_s())
+        if self._is_open and self._connection is not None:
+            self._connection.say(Submit(outgoing(ask, self._clock.monotonic_s())))
+        elif len(self._held) >= self._tunables.max_waiting:
+            self._refuse(ask.id)
+        else:
+            self._held[ask.id] = None
+            self._watch()
+
+    def first_token(self, request_id: str) -> None:
+        if self._connection is not None:
+            self._connection.say(FirstToken(request_id))
+
+    def progress(self, tokens: Iterable[tuple[str, int]]) -> None:
+        told = list(tokens)
+        for request_id, completion_tokens in told:
+            self.book.progress(request_id, completion_tokens)
+        if self._connection is not None:
+            self._connection.say(Progress(told))
+
+    def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None:
+        was_held = self._held.pop(request_id, 0) is None
+        number = 0
+        if usage is None:
+            self.book.away(request_id)
+        else:
+            number = self.book.ended(request_id, usage, self._clock.monotonic_s())
+        if self._connection is not None and not (was_held and not number):
+            self._connection.say(End(number, request_id, ending, usage))
+
+    def parked(self, request_id: str, ask: Ask) -> None:
+        self.book.parked(request_id, ask, self._clock.monotonic_s())
+        if self._connection is not None:
+            self._connection.say(Parked(request_id, outgoing(ask, self._clock.monotonic_s())))
+        else:
+            self._watch()
+
+    def acknowledged(self, request_ids: Iterable[str]) -> None:
+        """The ledger has these requests' usage."""
+        for request_id in request_ids:
+            self.book.acknowledged(request_id)
+
+    # Being attached
+
+    async def _stay_attached(self) -> None:
+        pause_s = self._tunables.first_pause_s
+        while True:
+            ended = await self._attach()
+            if ended is not None:
+                pause_s = self._tunables.first_pause_s
+                await ended
+            await asyncio.sleep(pause_s)
+            if ended is None:
+                pause_s = min(pause_s * 2, self._tunables.max_pause_s)
+
+    async def _attach(self) -> Awaitable[None] | None:
+        """Once. What it returns is done when the connection has ended; None: nobody, or nobody that may decide."""
+        address = self._locate()
+        if address is None:
+            return None
+        connection = _Connection(self)
+        try:
+            async with asyncio.timeout(self._tunables.connect_s):
+                await address.connect(lambda: connection)
+                if await connection.welcomed:
+                    return connection.ended
+        except (OSError, TimeoutError):
+            pass
+        connection.abandon()
+        return None
+
+    # What the connection hears
+
+    def welcomed(self, connection: "_Connection", welcome: Welcome) -> bool:
+        """Say what is held. False: it is of an older epoch than one that was seen."""
+        if welcome.epoch < self.highest_epoch:
+            log.warning("dispatcher_stale", epoch=welcome.epoch, highest_epoch=self.highest_epoch)
+            return False
+        self.highest_epoch = welcome.epoch
+        self._connection = connection
+        self.num_attached += 1
+        for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
+            connection.say(frame)
+        connection.say(Announced())
+        return True
+
+    def opened(self, connection: "_Connection") -> None:
+        if connection is not self._connection:
+            return
+        self._is_open = True
+        log.info("dispatcher_attached", epoch=self.highest_epoch, held=len(self._held))
+        now_s = self._clock.monotonic_s()
+        asking, self._held = self._held, {}
+        for request_id in asking:
+            line = self.book.lines.get(request_id)
+            if line is not None and line.stage is Stage.ASKING:
+                connection.say(Submit(outgoing(line.latest, now_s)))
+
+    def lost(self, connection: "_Connection") -> None:
+        if connection is not self._connection:
+            return
+        self._connection, self._is_open = None, False
+        self._detached_s = self._clock.monotonic_s()
+        log.warning("dispatcher_lost", epoch=self.highest_epoch)
+        self._held = {name: None for name, line in self.book.lines.items() if line.stage is Stage.ASKING}
+        self._watch()
+
+    def decided(self, decisions: list[Decision]) -> None:
+        self._asker.deliver(decisions)
+
+    # While nobody is there
+
+    def _watch(self) -> None:
+        if self._sweep is None and not self._is_open:
+            self._sweep = asyncio.get_running_loop().call_later(min(0.25, self._tunables.wait_s), self._look)
+
+    def _look(self) -> None:
+        """Refuse those who have waited long enough for somebody to decide."""
+        self._sweep = None
+        if self._is_open:
+            return
+        last_s = self._clock.monotonic_s() - self._tunables.wait_s
+        is_waiting = False
+        for request_id, line in list(self.book.lines.items()):
+            if line.stage in {Stage.ASKING, Stage.WAITING}:
+                if max(line.asked_s, self._detached_s) <= last_s:
+                    self._refuse(request_id)
+                else:
+                    is_waiting = True
+        if is_waiting:
+            self._watch()
+
+    def _refuse(self, request_id: str) -> None:
+        self._held.pop(request_id, None)
+        self.book.refused(request_id, self._clock.monotonic_s())
+        self._asker.refuse(request_id, brain_away_error())
+
+
+class _Connection(FrameConnection):
+    def __init__(self, link: RemoteLink) -> None:
+        super().__init__(ToldMessage)
+        self.welcomed: asyncio.Future[bool] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._link = link
+        self._is_welcome = False
+
+    def epoch(self) -> int:
+        return self._link.highest_epoch
+
+    def abandon(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def heard(self, epoch: int, frames: Sequence[Told]) -> None:
+        decisions: list[Decision] = []
+        now_s, book = self._link._clock.monotonic_s(), self._link.book
+        is_stale = epoch < self._link.highest_epoch
+        for frame in frames:
+            match frame:
+                case GrantedFrame(decision):
+                    granted = None if is_stale else book.granted(decision, now_s)
+                    if granted is not None:
+                        decisions.append(granted)
+                case QueuedFrame(decision, max_tokens):
+                    book.queued(decision.id, max_tokens, now_s)
+                    decisions.append(decision)
+                case RefusedFrame(decision):
+                    book.refused(decision.id, now_s)
+                    decisions.append(decision)
+                case ParkFrame(decision):
+                    decisions.append(decision)
+                case _:
+                    self._hear_other(frame)
+        if decisions and self._is_welcome:
+            self._link.decided(decisions)
+
+    def _hear_other(self, frame: Told) -> None:
+        """Raises WireError."""
+        link = self._link
+        match frame:
+            case Challenge(protocol, nonce):
+                if protocol != PROTOCOL:
+                    raise WireError(f"version {protocol} of the protocol")
+                proof = prove(link.secret, nonce, link.gateway, Role.GATEWAY) if link.secret else b""
+                self.say(Hello(PROTOCOL, link.gateway, Role.GATEWAY, proof))
+            case Welcome():
+                self._is_welcome = link.welcomed(self, frame)
+                self._settle(self._is_welcome)
+            case TurnedAway(reason):
+                log.error("dispatcher_turned_us_away", reason=reason)
+                self._settle(False)
+            case Open() if self._is_welcome:
+                link.opened(self)
+            case _:
+                raise WireError(type(frame).__name__)
+
+    def _settle(self, is_welcome: bool) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_result(is_welcome)
+
+    def lost(self) -> None:
+        self._settle(False)
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self._link.lost(self)
