@@ -140,6 +140,7 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
         gateway.feed.stop()
         gateway.tokenisers.stop()
         gateway.parts.prompts.close()
+        gateway.parts.receipts.close()
         gateway.parts.tracer.close()
         log.info("gateway_stopped", gateway=gateway.parts.name)
 

@@ -223,3 +223,4 @@ async def running_gateway(
             dispatcher.close()
             host.close()
             prompts.close()
+            parts.receipts.close()
