@@ -183,6 +183,6 @@ class Dispatcher:
     def close(self) -> None:
         """Refuse all who wait and all who come; what runs may run on."""
         self._is_closed = True
-        for request_id, waiter in list(self._waiters.items()):
+        for waiter in list(self._waiters.values()):
             if not waiter.future.done():
                 waiter.future.set_exception(closing_error())

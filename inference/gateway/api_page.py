@@ -24,6 +24,7 @@ description is served at `GET /v1/openapi.json` (no key needed).
 | `POST /v1/completions` | complete a text |
 | `POST /v1/generate` | either of both: a body with `messages` is a chat, one with `prompt` a text |
 | `WS /v1/generate` | the same as messages on a WebSocket, always streamed |
+| `GET /v1/requests/{{id}}` | the receipt of a request that has ended: tokens, tier, times, replica and why, cost |
 | `GET /v1/models`, `GET /v1/models/{{id}}` | the models; ids may hold slashes, encoded or not, and are case-sensitive |
 | `GET /v1/openapi.json` | the OpenAPI document |
 

@@ -81,6 +81,7 @@ class Exchange:
         self._rates: RateView | None = None
         self._price = TokenPrice()
         self._queued: Queued | None = None
+        self._told_s = parts.clock.monotonic_s()
         self._ending = Ending.NEUTRAL
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
@@ -139,9 +140,11 @@ class Exchange:
 
     async def tell_position(self) -> None:
         """To a client whose request waits, if there is news."""
-        queued, self._queued = self._queued, None
-        if queued is not None and self._grant is None and not self.record.is_settled:
-            self._silent_since_s = self.parts.clock.monotonic_s()
+        queued, now_s = self._queued, self.parts.clock.monotonic_s()
+        if queued is None or self._grant is not None or self.record.is_settled:
+            return
+        if now_s - self._told_s >= self.parts.edge.queue_comment_s:
+            self._queued, self._told_s, self._silent_since_s = None, now_s, now_s
             await self.output.show_position(queued.position, queued.predicted_wait_s)
 
     def num_tokens(self) -> int:
@@ -304,6 +307,7 @@ class Exchange:
         draft = record.settle(end_state)
         if draft is not None:
             self.parts.metrics.request_ended(draft, status)
+            self.parts.receipts.keep(draft)
             self._log(draft, status)
             self.trace.end(end_state=end_state, status=status, model=draft.model, completion_tokens=draft.completion_tokens)
 

@@ -3,6 +3,7 @@
 All values are written on the event loop and read by the exporter's thread.
 """
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
@@ -96,6 +97,8 @@ class Metrics:
         )
         self._num_refused = self._num_corrupt = 0
         self._feed_age = Gauge("headway_feed_age_seconds", "Since the control feed was last read.", registry=registry)
+        self._relay_cpu = Counter("headway_relay_cpu_seconds", "CPU time of the event loops.", registry=registry)
+        self._relay_cpu_s = 0.0
         self._upstream = Gauge("headway_upstream_connections", "Open connections to engines.", registry=registry)
 
     def unauthenticated(self, route: str) -> None:
@@ -149,6 +152,9 @@ class Metrics:
         self._journal_corrupt.inc(corrupt - self._num_corrupt)
         self._num_refused, self._num_corrupt = refused, corrupt
         self._feed_age.set(feed_age_s)
+        cpu_s = time.thread_time()  # of this thread, which is the event loop's
+        self._relay_cpu.inc(cpu_s - self._relay_cpu_s)
+        self._relay_cpu_s = cpu_s
         self._upstream.set(num_upstream_connections)
 
     def _sample_brain(self, brain: BrainSnapshot) -> None:

@@ -14,6 +14,7 @@ from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
 from inference.gateway.idempotency import IdempotencyKeys
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
+from inference.gateway.receipts import Receipts
 from inference.gateway.record import JournalLike
 from inference.gateway.state import ModelEntry, Principal
 from inference.gateway.tenant_rows import TenantFacts
@@ -110,6 +111,7 @@ class GatewayParts:
     brain_snapshot: Callable[[], BrainSnapshot | None]
     """Of the brain, where this process hosts it."""
     prompts: PromptSizer
+    receipts: Receipts = field(default_factory=Receipts)
     edge: EdgeTunables = field(default_factory=EdgeTunables)
     tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)

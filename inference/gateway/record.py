@@ -95,6 +95,8 @@ class Record:
         self.end_state = ""
         self.asked_tier = "standard"
         self.route_reason = ""
+        self.resumes = 0
+        self.is_resumed_exactly = True
         self.price_version = ""
         self.amount_micros: int | None = None
         self.overhead_ms: float | None = None
@@ -152,6 +154,9 @@ class Record:
             attempts=self.attempts,
             queue_ms=self.queue_ms,
             ttft_ms=self.ttft_ms,
+            route_reason=self.route_reason,
+            resumes=self.resumes,
+            is_resumed_exactly=self.is_resumed_exactly,
             price_version=self.price_version,
             amount_micros=self.amount_micros,
             prompt_tokens=usage.prompt_tokens,

@@ -272,6 +272,10 @@ class Brain:
         """Where everybody stands that waits. O(n log n): once a second or so."""
         return [queued for pool in self._pools.values() for queued in pool.positions(now_s)]
 
+    def routers(self) -> dict[str, Router]:
+        """By model; to look at."""
+        return {model: pool.router for model, pool in self._pools.items()}
+
     def snapshot(self, now_s: float) -> BrainSnapshot:
         pools = {model: pool.snapshot(now_s) for model, pool in self._pools.items()}
         return BrainSnapshot(

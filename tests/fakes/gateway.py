@@ -100,6 +100,11 @@ class GatewayUnderTest:
     def in_flight(self) -> int:
         return self.host.snapshot().in_flight
 
+    def struck(self) -> set[str]:
+        """Replicas of `m` that were blamed for a failure, and have not worn it off."""
+        records = self.host.brain.routers()["m"].health_records()
+        return {name for name, record in records.items() if record.strikes}
+
     def queued(self) -> int:
         return self.host.snapshot().queued
 
@@ -218,3 +223,4 @@ async def running_gateway(
             dispatcher.close()
             host.close()
             prompts.close()
+            parts.receipts.close()

@@ -22,7 +22,7 @@ def refusal(sent: Any, route: str = "/v1/chat/completions") -> BadRequest:
 
 
 def sent_upstream(request: GenerationRequest, kind: str = "vllm") -> dict[str, Any]:
-    body, _ = upstream_body(request, kind=kind, upstream_model="inner", cache_salt="salt")
+    body, _ = upstream_body(request, kind=kind, upstream_model="inner", cache_salt="salt", engine_priority=0)
     decoded: dict[str, Any] = json.loads(body)
     return decoded
 
@@ -36,6 +36,7 @@ def test_a_chat_request_reaches_vllm_streamed_with_usage_and_the_salt() -> None:
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "cache_salt": "salt",
+        "priority": 0,
     }
 
 
