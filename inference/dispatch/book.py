@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from inference.dispatch.wire import Away, Running, Said, Settled, Waiting, outgoing
+from inference.dispatch.wire import Acknowledged, Away, Running, Said, Settled, Waiting, outgoing
 from inference.policy.decisions import Ask, Granted, Usage
 
 WINDOW_S = 60.0
@@ -121,11 +121,13 @@ class Book:
         micros = line.ask.price.amount_micros(prompt_tokens=prompt, cached_tokens=0, completion_tokens=made)
         self.ended(request_id, Usage(prompt, 0, made, micros), now_s)
 
-    def acknowledged(self, request_id: str) -> None:
-        """The ledger has it."""
+    def acknowledged(self, request_id: str) -> Acknowledged | None:
+        """The ledger has it. None: it cost nothing, or was settled elsewhere."""
         end = self._unacknowledged.pop(request_id, None)
-        if end is not None:
-            end.is_acknowledged = True
+        if end is None:
+            return None
+        end.is_acknowledged = True
+        return Acknowledged(end.ask.tenant, end.ask.key, end.ask.model, end.usage.amount_micros)
 
     def announce(self, settled_through: int, now_s: float) -> Iterator[Said]:
         """All that is held; what has ended, from the number after `settled_through`."""

@@ -164,7 +164,9 @@ class RemoteLink:
     def acknowledged(self, request_ids: Iterable[str]) -> None:
         """The ledger has these requests' usage."""
         for request_id in request_ids:
-            self.book.acknowledged(request_id)
+            told = self.book.acknowledged(request_id)
+            if told is not None and self._connection is not None:
+                self._connection.say(told)
 
     # Being attached
 

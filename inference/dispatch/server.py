@@ -21,6 +21,7 @@ from inference.dispatch.host import BrainHost, Session
 from inference.dispatch.observing import observed
 from inference.dispatch.wire import (
     PROTOCOL,
+    Acknowledged,
     Announced,
     Away,
     Challenge,
@@ -270,6 +271,8 @@ class GatewaySession:
                 session.parked(request_id, incoming(ask, now_s))
             case Announced():
                 self._announced()
+            case Acknowledged(tenant, key, model, amount_micros):
+                self._server.host.brain.acknowledged(tenant, amount_micros, key=key, model=model)
             case Running() | Waiting() | Away() | Settled():
                 self._restore(frame, now_s)
             case _:

@@ -132,6 +132,15 @@ class Observe(_Frame, frozen=True, tag=12):
     """0: once."""
 
 
+class Acknowledged(_Frame, frozen=True, tag=13):
+    """The ledger has what was settled."""
+
+    tenant: str
+    key: str
+    model: str
+    amount_micros: int
+
+
 Said = (
     Hello
     | Running
@@ -146,6 +155,7 @@ Said = (
     | Parked
     | ReplicaState
     | Observe
+    | Acknowledged
 )
 
 
