@@ -185,6 +185,19 @@ class ControlChange(models.Model):
         return f"{self.id} {self.kind} {self.key}"
 
 
+class Lease(models.Model):
+    """Who alone may do something, and where it is reached: moved by UPDATE ... WHERE epoch = expected (services/lease.py)."""
+
+    name = models.CharField(primary_key=True, max_length=32)
+    holder = models.CharField(max_length=200)
+    address = models.CharField(max_length=300, blank=True, help_text="unix:/path or tcp://host:port; empty: given back")
+    epoch = models.PositiveBigIntegerField(help_text="one more with each new holder")
+    renewed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.holder} ({self.epoch})"
+
+
 class GatewayFeed(models.Model):
     """How far each gateway process has applied the feed."""
 

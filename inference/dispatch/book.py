@@ -4,12 +4,16 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 
 from inference.dispatch.wire import Acknowledged, Away, Running, Said, Settled, Waiting, outgoing
 from inference.policy.decisions import Ask, Granted, Usage
 
 WINDOW_S = 60.0
 """How long what has ended counts for limits."""
+ROW_SEEN_WITHIN_S = 1.0
+"""After the ledger took a settlement: by then every dispatcher has read the month's row with it. Told as not acknowledged
+before that, since to count it twice is better than not at all."""
 MAX_SETTLED = 200_000
 """The oldest are forgotten beyond it: about 100 MB."""
 
@@ -44,7 +48,8 @@ class _End:
     ask: Ask
     reserved_s: float
     usage: Usage
-    is_acknowledged: bool
+    acknowledged_s: float | None
+    """When the ledger was heard to have it; -inf: it cost nothing."""
 
 
 class Book:
@@ -104,9 +109,9 @@ class Book:
             return 0
         self._num_ended += 1
         bare = replace(line.ask, blocks=(), excluded=frozenset(), deadline_s=None)
-        end = _End(self._num_ended, bare, line.reserved_s, usage, is_acknowledged=not usage.amount_micros)
+        end = _End(self._num_ended, bare, line.reserved_s, usage, None if usage.amount_micros else -inf)
         self._ended.append(end)
-        if not end.is_acknowledged:
+        if end.acknowledged_s is None:
             self._unacknowledged[request_id] = end
         self._forget_old(now_s)
         return end.number
@@ -121,12 +126,12 @@ class Book:
         micros = line.ask.price.amount_micros(prompt_tokens=prompt, cached_tokens=0, completion_tokens=made)
         self.ended(request_id, Usage(prompt, 0, made, micros), now_s)
 
-    def acknowledged(self, request_id: str) -> Acknowledged | None:
+    def acknowledged(self, request_id: str, now_s: float) -> Acknowledged | None:
         """The ledger has it. None: it cost nothing, or was settled elsewhere."""
         end = self._unacknowledged.pop(request_id, None)
         if end is None:
             return None
-        end.is_acknowledged = True
+        end.acknowledged_s = now_s
         return Acknowledged(end.ask.tenant, end.ask.key, end.ask.model, end.usage.amount_micros)
 
     def announce(self, settled_through: int, now_s: float) -> Iterator[Said]:
@@ -134,7 +139,8 @@ class Book:
         self._forget_old(now_s)
         for end in self._ended:
             if end.number > settled_through:
-                yield Settled(end.number, end.ask, now_s - end.reserved_s, end.usage, end.is_acknowledged)
+                is_in_row = end.acknowledged_s is not None and now_s - end.acknowledged_s > ROW_SEEN_WITHIN_S
+                yield Settled(end.number, end.ask, now_s - end.reserved_s, end.usage, is_in_row)
         for line in self.lines.values():
             if line.reserved_s is None:
                 continue
@@ -157,6 +163,6 @@ class Book:
     def _forget_old(self, now_s: float) -> None:
         ended = self._ended
         while ended and (len(ended) > MAX_SETTLED or ended[0].reserved_s + WINDOW_S < now_s):
-            if not ended[0].is_acknowledged and len(ended) <= MAX_SETTLED:
+            if ended[0].acknowledged_s is None and len(ended) <= MAX_SETTLED:
                 break
             ended.popleft()

@@ -261,6 +261,8 @@ class BrainHost:
 
     def act(self, decisions: list[Decision]) -> None:
         """Hand decisions to those they are about, and see that time is looked at when it must be."""
+        if self._is_closed:
+            return
         by_session: dict[Session, list[Decision]] = {}
         for decision in decisions:
             session = self._owners.get(decision.id)

@@ -56,7 +56,7 @@ class RemoteTunables:
     """How many do; more are refused at once."""
     first_pause_s: float = 0.01
     """Between attempts to connect; doubles."""
-    max_pause_s: float = 0.25
+    max_pause_s: float = 0.1
     connect_s: float = 2.0
     """How long one attempt may take, up to the dispatcher's welcome."""
 
@@ -164,7 +164,7 @@ class RemoteLink:
     def acknowledged(self, request_ids: Iterable[str]) -> None:
         """The ledger has these requests' usage."""
         for request_id in request_ids:
-            told = self.book.acknowledged(request_id)
+            told = self.book.acknowledged(request_id, self._clock.monotonic_s())
             if told is not None and self._connection is not None:
                 self._connection.say(told)
 

@@ -9,6 +9,8 @@ from inference.models import GatewayFeed
 
 # A gateway writes every two seconds; one that has not for this long is gone or cut off from the database.
 SEEN_WITHIN = timedelta(seconds=10)
+DISPATCHER_PREFIX = "dispatcher:"
+"""Of the names of dispatchers, which follow the feed as gateways do."""
 _POLL_S = 0.1
 
 
@@ -27,6 +29,12 @@ def forget_gateway(*, gateway: str) -> None:
 def forget_dead_gateways(*, not_seen_since: datetime) -> int:
     """Those that could not sign off."""
     return GatewayFeed.objects.filter(seen_at__lt=not_seen_since).delete()[0]
+
+
+def live_gateways(now: datetime) -> frozenset[str]:
+    """Those that serve requests, dispatchers left out."""
+    rows = GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).exclude(gateway__startswith=DISPATCHER_PREFIX)
+    return frozenset(rows.values_list("gateway", flat=True))
 
 
 def acknowledgements(change_id: int, now: datetime) -> list[tuple[str, bool]]:

@@ -1,0 +1,103 @@
+"""Connections to a dispatcher that ask for nothing: a standby waits for its end, an observer looks."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from inference.dispatch.address import Address
+from inference.dispatch.wire import (
+    PROTOCOL,
+    Challenge,
+    FrameConnection,
+    Hello,
+    Observe,
+    Observed,
+    Role,
+    Told,
+    ToldMessage,
+    TurnedAway,
+    Welcome,
+    WireError,
+    prove,
+)
+
+
+class _Visit(FrameConnection):
+    def __init__(self, role: Role, secret: str) -> None:
+        super().__init__(ToldMessage)
+        self.welcomed: asyncio.Future[Welcome | None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.observed: asyncio.Queue[Observed] = asyncio.Queue()
+        self._role, self._secret = role, secret
+
+    def epoch(self) -> int:
+        return 0
+
+    def heard(self, epoch: int, frames: Sequence[Told]) -> None:
+        for frame in frames:
+            match frame:
+                case Challenge(protocol, nonce):
+                    if protocol != PROTOCOL:
+                        raise WireError(f"version {protocol} of the protocol")
+                    name = f"{self._role.value}-{os.getpid()}"
+                    proof = prove(self._secret, nonce, name, self._role) if self._secret else b""
+                    self.say(Hello(PROTOCOL, name, self._role, proof))
+                case Welcome():
+                    self._settle(frame)
+                case TurnedAway():
+                    self._settle(None)
+                case Observed():
+                    self.observed.put_nowait(frame)
+                case _:
+                    raise WireError(type(frame).__name__)
+
+    def lost(self) -> None:
+        self._settle(None)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _settle(self, welcome: Welcome | None) -> None:
+        if not self.welcomed.done():
+            self.welcomed.set_result(welcome)
+
+
+async def _visit(address: Address, role: Role, secret: str, connect_s: float) -> _Visit | None:
+    """None: nobody is there, or he has no time for us."""
+    visit = _Visit(role, secret)
+    try:
+        async with asyncio.timeout(connect_s):
+            await address.connect(lambda: visit)
+            if await visit.welcomed is not None:
+                return visit
+    except (OSError, TimeoutError):
+        pass
+    visit.close()
+    return None
+
+
+async def end_of(address: Address, *, secret: str = "", connect_s: float = 2.0) -> bool:
+    """Returns when the dispatcher there has ended; false: nobody was there."""
+    visit = await _visit(address, Role.STANDBY, secret, connect_s)
+    if visit is None:
+        return False
+    try:
+        await visit.ended
+    finally:
+        visit.close()
+    return True
+
+
+async def look_at(address: Address, *, secret: str = "", timeout_s: float = 2.0) -> dict[str, Any] | None:
+    """The dispatcher's snapshot, with its `sequence`; None: nobody answers."""
+    visit = await _visit(address, Role.OBSERVER, secret, timeout_s)
+    if visit is None:
+        return None
+    try:
+        visit.say(Observe(0.0))
+        seen = await asyncio.wait_for(visit.observed.get(), timeout_s)
+    except TimeoutError:
+        return None
+    finally:
+        visit.close()
+    return {"sequence": seen.sequence, **seen.snapshot}
