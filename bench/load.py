@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-
 # Connections begin one after another: an engine's steps would keep streams that began together together for good, and
 # TTFT would then be the time to get through all of them.
 STAGGER_S = 1.0
