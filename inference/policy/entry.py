@@ -41,6 +41,8 @@ class Entry:
     asked_s: float = 0.0
     """When this ask, or the parking, began to wait."""
     expires_s: float = 0.0
+    late_at_s: float | None = None
+    """From when on it would miss its tier's target; None: its tier has none, or nobody is parked for it."""
     line: "TenantLine | None" = None
     account: "Account | None" = None
     """Who is charged."""

@@ -149,6 +149,7 @@ class Pool:
     def leave(self, entry: Entry, ending: Ending, usage: Usage | None, now_s: float) -> Entry | None:
         """It waits or runs no longer. Who it was being parked for, and still waits: the first to `promote`."""
         if entry.stage is Stage.WAITING:
+            self._stop_waiting(entry)
             self.queue.remove(entry)
             entry.stage = Stage.AWAY
         elif entry.stage is Stage.RUNNING:
@@ -159,7 +160,10 @@ class Pool:
             return None
         if asker.parks is entry:
             asker.parks = None
-        return asker if asker.stage is Stage.WAITING else None
+        if asker.stage is not Stage.WAITING:
+            return None
+        self._load.parking.is_late(asker)  # should it get nothing now, another is parked for it
+        return asker
 
     # What time and others decide
 
@@ -283,8 +287,13 @@ class Pool:
         is_new = not entry.num_grants and not entry.is_restored
         if is_new and not may_park and self._load.num_usable and now_s + wait_s > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
-        self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=self.queue.num_waiting)
+        entry.late_at_s = self._late_at_s(entry, wait_s)
+        self._times.waits(entry)
         return self._queued(entry, place, wait_s)
+
+    def _stop_waiting(self, entry: Entry) -> None:
+        self._times.leaves(entry)
+        self._load.parking.waits_no_longer(entry)
 
     def _expires_s(self, entry: Entry) -> float:
         if entry.has_begun:
@@ -335,6 +344,8 @@ class Pool:
         self.router.begin(ask, choice, now_s)
         if not entry.has_begun:
             entry.cached_tokens = choice.cached_tokens
+        if has_waited:
+            self._stop_waiting(entry)
         self.queue.let_through(entry, now_s)
         self._load.begin(entry, choice.replica, now_s)
         return Granted(
@@ -365,6 +376,7 @@ class Pool:
     def _refuse(self, entry: Entry, reason: Reason, now_s: float, predicted_wait_s: float | None = None) -> Refused:
         """Whether it waited already or not. What it was served stays paid, the rest is given back."""
         if entry.stage is Stage.WAITING:
+            self._stop_waiting(entry)
             self.queue.remove(entry)
             entry.stage = Stage.AWAY
         ask = entry.ask
@@ -408,7 +420,8 @@ class Pool:
         assert self.router.in_flight() == sum(1 for entry in running if entry.replica)
         assert {entry.id for entry in self.queue.entries()} == {entry.id for entry in waiting}
         for entry in waiting:
-            assert entry.expires_s > now_s or self._times.next_s() is not None
+            next_s = self._times.next_s()
+            assert next_s is not None and next_s <= entry.expires_s, "it would never be refused"
             if not self._has_new_room and self._limiter.can_start(entry.ask) is None:
                 held = entry.line_class[1] and not self._load.may_read_long()
                 assert held or self.router.choose(entry.ask, now_s) is None, "someone waits while a slot is free for him"
