@@ -534,6 +534,38 @@ class TestParking:
         assert refused.id == victim
 
 
+class TestStarvation:
+    @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.BATCH])
+    def test_b131_a_low_call_under_a_saturating_high_load_is_served_within_the_stated_wait(self, tier: Tier) -> None:
+        """`ageing_s`, and the next slot that frees: here one every half second."""
+        cell = Cell(ReplicaSpec("a", 2), tunables=replace(TUNABLES, queue_timeout_s=300.0), targets={})
+        for _ in range(8):
+            cell.ask("high", Tier.INTERACTIVE)
+        low = cell.ask("low", tier)
+        while low.id not in cell.running:
+            cell.now_s += 0.5
+            cell.ask("high", Tier.INTERACTIVE)
+            cell.end_oldest()
+        assert cell.now_s <= TUNABLES.queue.ageing_s + 0.5
+
+    def test_a_second_asker_is_parked_for_when_the_first_ones_slot_came_to_nothing(self) -> None:
+        """The cap shrank meanwhile: a slot less, and still one who waits in a hurry."""
+        cell = Cell(ReplicaSpec("a", 4))
+        for _ in range(4):
+            cell.ask("bulk", Tier.BATCH, can_park=True)
+        cell.now_s = 10.0
+        chat = cell.submit("chat", Tier.INTERACTIVE)[-1].id
+        cell.at(10.3)
+        (park,) = [decision for decision in cell.decisions if isinstance(decision, Park)]
+        cell.take(cell.brain.frame("a", StateFrame(iteration_s=5.0), 10.3))
+        assert cell.brain.snapshot(10.3).pools["m"].caps == {"a": 3}
+        del cell.running[park.id]
+        assert chat not in ids(cell.take(cell.brain.parked(park.id, cell.asks[park.id], 10.3)))
+        again = [decision for decision in cell.at(11.0) if isinstance(decision, Park)]
+        assert [decision.for_id for decision in again] == [chat]
+        assert again[0].id != park.id
+
+
 class TestReports:
     def test_positions_tell_everybody_where_he_stands(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))
