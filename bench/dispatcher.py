@@ -1,9 +1,9 @@
-"""The brain alone, one core: decisions a second, p99 of one call, bytes a waiting request.
+"""The brain alone, one core: rounds a second, p99 of one call, bytes a waiting request.
 
     python -m bench.dispatcher [--seconds 10]
 
-100 tenants with every kind of limit, three tiers, 10,000 waiting, every slot taken. One decision = a submit (which waits),
-and the end of one that ran (which settles it and grants a waiting one). 50 replicas and 1,000 replicas of 32 slots.
+100 tenants with every kind of limit, three tiers, 10,000 waiting, every slot taken. One round = a submit (which waits), and
+the end of one that ran (which settles it and grants a waiting one). 50 replicas and 1,000 replicas of 32 slots.
 """
 
 import argparse
@@ -50,7 +50,7 @@ TARGETS = {
 @dataclass(frozen=True)
 class Figures:
     num_replicas: int
-    decisions_per_s: float
+    rounds_per_s: float
     p50_us: float
     p99_us: float
     worst_us: float
@@ -147,7 +147,7 @@ def measure(num_replicas: int, seconds: float) -> Figures:
     calls_s.sort()
     return Figures(
         num_replicas=num_replicas,
-        decisions_per_s=count / busy_s,
+        rounds_per_s=count / busy_s,
         p50_us=calls_s[len(calls_s) // 2] * 1e6,
         p99_us=calls_s[len(calls_s) * 99 // 100] * 1e6,
         worst_us=calls_s[-1] * 1e6,
@@ -159,12 +159,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     seconds = parser.parse_args().seconds
-    print("| replicas | decisions a second | p50 of a call | p99 | worst | bytes a waiting request |")
+    print("| replicas | rounds a second | p50 of a call | p99 | worst | bytes a waiting request |")
     print("| --- | --- | --- | --- | --- | --- |")
     for num_replicas in (50, 1_000):
         got = measure(num_replicas, seconds)
         print(
-            f"| {got.num_replicas} | {got.decisions_per_s:,.0f} | {got.p50_us:.0f} us | {got.p99_us:.0f} us "
+            f"| {got.num_replicas} | {got.rounds_per_s:,.0f} | {got.p50_us:.0f} us | {got.p99_us:.0f} us "
             f"| {got.worst_us / 1000:.1f} ms | {got.bytes_per_waiting:,.0f} |"
         )
 
