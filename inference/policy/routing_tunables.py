@@ -19,7 +19,7 @@ class RoutingTunables:
     max_depth_blocks: int = 1024
     """Of a prompt, looked at; what comes after counts as uncached."""
     max_index_entries: int = 500_000
-    """Of a pool's prefix index, about 300 bytes each; a prompt of 30 blocks makes 15."""
+    """Of a pool's prefix index, about 300 bytes each; a prompt of 30 blocks makes 9, an answer one."""
     unknown_cache_tokens: int = 65_536
     """For a replica that does not say how many tokens its cache holds."""
     prefill_tokens_per_s: float = 8_000.0

@@ -13,20 +13,20 @@ def test_equals_take_turns_even_when_every_request_ends_before_the_next_comes() 
 
 def test_the_holder_of_the_prompts_beginning_is_chosen_and_says_so() -> None:
     desk = Desk([spec("a"), spec("b"), spec("c")])
-    first = desk.serve(prompt("chat", 20))
+    first = desk.serve(prompt("chat", 16))
     assert first.reason is Reason.FASTEST and first.cached_tokens == 0
-    again = desk.serve(prompt("chat", 20), now_s=1.0)
-    assert (again.replica, again.reason, again.cached_tokens) == (first.replica, Reason.PREFIX, 2000)
+    again = desk.serve(prompt("chat", 16), now_s=1.0)
+    assert (again.replica, again.reason, again.cached_tokens) == (first.replica, Reason.PREFIX, 1600)
 
 
 def test_the_predicted_time_counts_the_queue_and_the_own_uncached_tokens() -> None:
     desk = Desk([spec("a")])
     overhead_s = TUNABLES.overhead_s
-    _, first = desk.send(prompt("p", 20), tokens=2000)
+    _, first = desk.send(prompt("p", 16), tokens=2000)
     assert first.predicted_ttft_s == pytest.approx(overhead_s + 0.2)
-    _, second = desk.send(prompt("p", 20), tokens=3000)
+    _, second = desk.send(prompt("p", 16), tokens=2600)
     assert second.predicted_ttft_s == pytest.approx(overhead_s + 0.2 + 0.1)
-    assert second.cached_tokens == 2000
+    assert second.cached_tokens == 1600
     _, third = desk.send(now_s=0.1, tokens=1000)
     assert third.predicted_ttft_s == pytest.approx(overhead_s + 0.2 + 0.1 - 0.1 + 0.1)
 
@@ -39,10 +39,10 @@ def test_a_whole_prompt_in_the_cache_leaves_one_token_to_compute() -> None:
 
 def test_it_sticks_to_the_holder_until_its_queue_outweighs_the_cache_and_then_spills() -> None:
     desk = Desk([spec("a", 64), spec("b", 64)], RoutingTunables(block_tokens=100, prefill_tokens_per_s=10_000.0))
-    holder = desk.serve(prompt("p", 10)).replica
+    holder = desk.serve(prompt("p", 12)).replica
     reasons = []
     for number in range(12):
-        reasons.append(desk.send((*prompt("p", 10), number), now_s=1.0, tokens=1300)[1].reason)
+        reasons.append(desk.send((*prompt("p", 12), number), now_s=1.0, tokens=1500)[1].reason)
     assert reasons[:4] == [Reason.PREFIX] * 4
     assert Reason.SPILLED in reasons
     assert desk.chosen[holder] > 6, "and after a spill both hold it"
