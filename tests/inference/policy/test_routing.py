@@ -214,3 +214,65 @@ def test_prompts_that_share_a_beginning_and_then_differ_are_spread_and_stay_wher
     assert max(desk.chosen.values()) < 1.3 * 200 / 4
     again = [desk.serve(tail, now_s=30.0 + 0.1 * at).replica for at, tail in enumerate(tails)]
     assert again == homes
+
+
+def test_a_full_holder_is_passed_over_however_much_it_holds() -> None:
+    desk = Desk([spec("a", 1), spec("b", 1)])
+    name, first = desk.send(prompt("p", 64))
+    desk.router.first_token(name, 1.0)
+    _, second = desk.send(prompt("p", 64), now_s=1.0)
+    assert second.replica != first.replica
+    assert second.reason is Reason.SPILLED
+
+
+def test_a_small_match_draws_nobody_but_is_predicted() -> None:
+    desk = Desk([spec(name, 64) for name in "abcd"])
+    choices = [desk.serve((*chain("system"), *prompt(f"user{at}", 11)), now_s=1.0 * at) for at in range(8)]
+    assert set(desk.chosen.values()) == {2}
+    assert {choice.reason for choice in choices} == {Reason.FASTEST}
+    assert [choice.cached_tokens for choice in choices] == [0] * 4 + [100] * 4
+
+
+def test_what_ran_under_another_epoch_teaches_nothing_about_this_one() -> None:
+    desk = Desk([spec("a", epoch=1)])
+    begun, _ = desk.send(prompt("p", 8))
+    answering, _ = desk.send(prompt("q", 8))
+    desk.router.first_token(answering, 1.0)
+    desk.router.set_replicas([spec("a", epoch=2)], 2.0)
+    before = desk.router.snapshot(1000.0).replicas["a"].prefill_tokens_per_s
+    desk.router.first_token(begun, 1000.0)
+    desk.router.end(begun, Ending.WELL, Usage(completion_tokens=5000), 1000.0)
+    desk.router.end(answering, Ending.WELL, Usage(completion_tokens=5000), 1000.0)
+    view = desk.router.snapshot(1000.0).replicas["a"]
+    assert view.cached_blocks == 0
+    assert view.prefill_tokens_per_s == pytest.approx(before)
+
+
+def test_a_probe_whose_client_leaves_is_followed_by_another() -> None:
+    desk = Desk([spec("a"), spec("broken")])
+    while not desk.router.snapshot(0.0).replicas["broken"].is_ejected:
+        desk.fail(tokens=10, excluded=frozenset({"a"}))
+    name, probe = desk.send(tokens=10, now_s=2.0)
+    assert probe.reason is Reason.PROBE
+    desk.router.end(name, Ending.NEUTRAL, None, 2.1)
+    assert desk.send(tokens=10, now_s=2.2)[1].reason is Reason.PROBE
+    desk.router.check_invariants(2.2)
+
+
+def test_answers_push_prompts_out_of_the_cache() -> None:
+    desk = Desk([spec("a", kv_tokens=2000)])
+    desk.serve(prompt("p", 4))
+    name, _ = desk.send(prompt("q", 4), now_s=1.0)
+    desk.router.first_token(name, 1.1)
+    desk.router.end(name, Ending.WELL, Usage(completion_tokens=1500), 2.0)
+    assert desk.serve(prompt("p", 4), now_s=3.0).cached_tokens < 400
+
+
+def test_an_engine_that_caches_nothing_is_believed() -> None:
+    desk = Desk([spec("a", kv_tokens=1_000_000)], RoutingTunables(block_tokens=100, max_depth_blocks=8))
+    for at in range(150):
+        for _ in range(2):
+            name, _ = desk.send(prompt(f"p{at}", 8), now_s=float(at))
+            desk.router.first_token(name, at + 0.1)
+            desk.router.end(name, Ending.WELL, Usage(cached_tokens=0), at + 0.2)
+    assert desk.router.snapshot(200.0).replicas["a"].cached_blocks < 50
