@@ -6,14 +6,17 @@
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   └── RequestRefused          fix the request (the gateway's 4xx)
+├── RateLimited                 retry when retry-after has passed
+├── QuotaSpent                  raise the budget, or pay
 └── Unavailable
     ├── NoReplicaReady          retry: the model is registered, none of its replicas serves now
     ├── QueueFull               retry later: all replicas are busy and the queue is full
     ├── QueueTimeout            retry later: no replica became free in time
+    ├── DeadlineNotMet          retry later: the predicted wait is too long
     └── EngineFailed            retry: the engine failed before or during the answer
 """
 
-from headway.errors import Conflict, InvalidInput, NotFound, Unavailable
+from headway.errors import Conflict, HeadwayError, InvalidInput, NotFound, Unavailable
 
 
 class UnknownModel(NotFound):
@@ -70,6 +73,28 @@ class QueueTimeout(Unavailable):
     """Retry later; no replica became free in time."""
 
     code = "queue_timeout"
+
+
+class DeadlineNotMet(Unavailable):
+    """Retry later; the predicted wait is longer than the request may wait."""
+
+    code = "deadline_not_met"
+
+
+class RateLimited(HeadwayError):
+    """Retry when `retry-after` has passed; a limit of the tenant, the key or the model is reached."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    error_type = "rate_limit_error"
+
+
+class QuotaSpent(HeadwayError):
+    """Raise the budget or pay; the month's budget or the balance does not allow this request."""
+
+    code = "insufficient_quota"
+    http_status = 429
+    error_type = "insufficient_quota"
 
 
 class EngineFailed(Unavailable):

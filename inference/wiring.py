@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from headway import env
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
-from inference.dispatch.dispatcher import LocalDispatcher, admission_tunables_from_env
+from inference.dispatch.dispatcher import Dispatcher, brain_tunables_from_env
+from inference.dispatch.host import BrainHost
 from inference.dispatch.share import Share
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
@@ -56,7 +57,8 @@ class GatewayProcess:
     """What has a life of its own in a gateway process."""
 
     parts: GatewayParts
-    dispatcher: LocalDispatcher
+    dispatcher: Dispatcher
+    host: BrainHost
     journal: Journal
     feed: Feed
     tokenisers: TokeniserStore
@@ -132,6 +134,7 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
         serve(gateway.parts, bound, link)
     finally:
         gateway.dispatcher.close()
+        gateway.host.close()
         sweeper.stop()
         gateway.journal.stop()
         gateway.feed.stop()
@@ -146,7 +149,8 @@ def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
     snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
     feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, share=share)
-    dispatcher = LocalDispatcher(state, admission_tunables_from_env(), clock, share)
+    host, dispatcher = BrainHost(state, clock, brain=brain_tunables_from_env(), share=share), Dispatcher(state)
+    dispatcher.link = host.open(dispatcher.deliver)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
     journal = Journal(settings.HOME.journal, name, JournalTunables.from_env())
     tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
@@ -165,8 +169,9 @@ def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
         tracer=_tracer(name),
         why_not_ready=feed.why_not_ready,
         feed_age_s=feed.age_s,
+        brain_snapshot=host.snapshot,
     )
-    return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
+    return GatewayProcess(parts=parts, dispatcher=dispatcher, host=host, journal=journal, feed=feed, tokenisers=tokenisers)
 
 
 def _tracer(gateway: str) -> Tracer:

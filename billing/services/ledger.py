@@ -12,6 +12,7 @@ from django.db import transaction
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
 from billing.services.month_spend import MonthSums, Spent
+from billing.services.usage_rows import insert_new
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +63,12 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     """
     # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
     fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
+    rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
-        sums = MonthSums(UUID(each["tenant_id"]) for each in fields.values())
+        sums = MonthSums(each["tenant_id"] for each in fields.values())
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
-        UsageRecord.objects.bulk_create([UsageRecord(**fields[name]) for name in sorted(fields)], ignore_conflicts=True)
+        insert_new(rows, recorded_at=datetime.now(UTC))
         found = _in_ledger(fields)
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
@@ -111,6 +113,7 @@ def _fields(draft: UsageDraft) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(draft, name) for name in _DIRECT}
     for name, max_chars in _FOREIGN_TEXT_CHARS.items():
         fields[name] = fields[name].replace("\0", "\ufffd")[:max_chars]
+    fields["tenant_id"] = UUID(draft.tenant_id)
     fields["started_at"] = datetime.fromtimestamp(draft.started_at_s, UTC)
     fields["ended_at"] = datetime.fromtimestamp(draft.ended_at_s, UTC)
     return fields

@@ -5,13 +5,17 @@ None, and raises when the engine reports an error or sends what is no chunk.
 """
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 Chunk = dict[str, Any]
+Piece = Chunk | bytes
+"""Of an answer on its way to the client: a chunk, or chunks as they are shown already (event_template.py)."""
 MAX_TOKENS = 2**31 - 1
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 MAX_TOOL_CALLS = 1024
 
 
@@ -65,6 +69,11 @@ def read_usage(figures: object) -> Usage | None:
 def _count(tokens: int | None) -> int:
     """What an engine says, kept to what the ledger can hold."""
     return min(max(0, tokens or 0), MAX_TOKENS)
+
+
+def _count_of(figures: object) -> int:
+    count = figures.get("completion_tokens") if isinstance(figures, dict) else None
+    return count if type(count) is int else 0
 
 
 def decode_object(data: bytes) -> Chunk:
@@ -182,6 +191,7 @@ class AnswerReader:
         self._final_usage: object = None
         self._last: Chunk = {}
         self._num_unmetered = 0
+        self._short_usage = b""  # of the first choice's latest event, where that was not decoded
         self.has_output = False
         self.is_done = False
 
@@ -224,6 +234,7 @@ class AnswerReader:
         index: int = choice.get("index", 0)
         if usage:
             self._running[index] = usage
+            self._short_usage = b""
         if carries_output(choice):
             self.has_output = True
             reason = choice.get("finish_reason")
@@ -232,10 +243,33 @@ class AnswerReader:
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason
 
+    def took_tokens(self, num_events: int, usage: bytes) -> None:
+        """Token events of the only choice went the short way (event_template.py); `usage` is the latest one's, or empty."""
+        if usage:
+            self._short_usage = usage
+        else:
+            self._num_unmetered += num_events
+
+    def as_shown(self, chunk: Chunk) -> Chunk | None:
+        """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on usage."""
+        if self._wants_running_usage:
+            return None
+        shown = {**chunk, "id": self._response_id, "model": self._public_id}
+        shown.pop("usage", None)
+        return {**shown, "usage": None} if self._wants_usage else shown
+
     def _remember(self, chunk: Chunk) -> None:
         chunk["id"] = self._response_id
         chunk["model"] = self._public_id
         self._last = chunk
+
+    def tokens_so_far(self) -> int:
+        """Completion tokens as the engine last said, or as counted; cheap, for progress reports."""
+        if self._short_usage:
+            found = _COMPLETION_TOKENS.search(self._short_usage)
+            return int(found[1]) if found else 0
+        running = [_count_of(usage) for usage in self._running.values()]
+        return sum(running) or self._num_unmetered
 
     def usage(self) -> Usage | None:
         """The final figures, or the last running ones (those of all choices together), or what was counted, or None.
@@ -255,6 +289,8 @@ class AnswerReader:
         final = read_usage(self._final_usage) if self._final_usage else None
         if final is not None:
             return final
+        if self._short_usage:
+            self._running[0], self._short_usage = decode_object(self._short_usage), b""
         running = [usage for usage in map(read_usage, self._running.values()) if usage is not None]
         if not running:
             counted = self._num_unmetered

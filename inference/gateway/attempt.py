@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from inference.dispatch.dispatcher import Grant
 from inference.gateway.answer import AnswerReader, BadEvent, EngineReported, decode_object, reported_error
 from inference.gateway.openai_errors import Refusal, engine_error_kind, engine_refusal, error_status
 from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
@@ -41,8 +42,9 @@ class EngineRefused(Exception):
         self.refusal = refusal
 
 
-async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int) -> None:
+async def run_attempt(exchange: "Exchange", request: GenerationRequest, grant: Grant, number: int) -> None:
     """Returns when the answer was handed over whole and the request is settled. Raises AttemptFailed, EngineRefused."""
+    replica = grant.replica
     prefix = "chatcmpl-" if request.api == "chat" else "cmpl-"
     reader = exchange.reader = AnswerReader(
         response_id=prefix + exchange.request_id.removeprefix("req_"),
@@ -53,7 +55,7 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica:
         max_completion_tokens=request.num_choices * request.max_tokens,
     )
     try:
-        response = await _ask(exchange, request, replica, number)
+        response = await _ask(exchange, request, grant, number)
         if response.status != 200:
             await _read_refusal(response, replica, request.model)
         if "text/event-stream" in response.headers.get("content-type", ""):
@@ -71,10 +73,14 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, replica:
         raise _connection_failure(error) from None
 
 
-async def _ask(exchange: "Exchange", request: GenerationRequest, replica: ReplicaEntry, number: int) -> UpstreamResponse:
-    pool = exchange.parts.upstream
+async def _ask(exchange: "Exchange", request: GenerationRequest, grant: Grant, number: int) -> UpstreamResponse:
+    pool, replica = exchange.parts.upstream, grant.replica
     body, asks_stream = upstream_body(
-        request, kind=replica.kind, upstream_model=replica.upstream_model, cache_salt=exchange.principal.cache_salt
+        request,
+        kind=replica.kind,
+        upstream_model=replica.upstream_model,
+        cache_salt=exchange.principal.cache_salt,
+        engine_priority=grant.decision.engine_priority,
     )
     headers = [("content-type", "application/json"), ("accept", "text/event-stream" if asks_stream else "application/json")]
     if replica.kind == "vllm":

@@ -13,8 +13,9 @@ import structlog
 from channels.consumer import AsyncConsumer
 
 from headway.errors import HeadwayError
-from headway.logs import REQUEST_ID, new_request_id
+from headway.logs import REQUEST_ID, access, new_request_id
 from inference.gateway.credentials import find_key
+from inference.gateway.cycle import EXTENSION, EdgeCycle
 from inference.gateway.edge import BodyTooSlow, EncodingRefused, GatewayStopping
 from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
 from inference.gateway.outputs import HttpResponder
@@ -45,7 +46,9 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         self.scope, self.receive, self.base_send = scope, receive, send
         self.request_id = new_request_id()
         REQUEST_ID.set(self.request_id)
-        self.responder = HttpResponder(send, self.request_id, self.parts.cors.headers(scope["headers"]))
+        self.edge: EdgeCycle = scope["extensions"][EXTENSION]
+        cors = self.parts.cors.headers(scope["headers"])
+        self.responder = HttpResponder(send, self.request_id, cors, self.edge.write_now)
         self.body_account = self.parts.bodies.open()
         try:
             await self.handle()
@@ -62,7 +65,7 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         finally:
             self.body_account.close()
             if not self.has_record and self.route not in QUIET_ROUTES:
-                log.info("request_ended", route=self.route, status=self.responder.status)
+                access(__name__, "request_ended", route=self.route, status=self.responder.status)
 
     async def handle(self) -> None:
         raise NotImplementedError
@@ -89,6 +92,10 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         declared = self.header(b"content-length")
         if declared.isdigit():
             self._check_size(int(declared))
+        body = self.edge.whole_body()
+        if body is not None:
+            self._check_size(len(body))
+            return body
         try:
             async with asyncio.timeout(self.parts.edge.body_grace_s) as limit:
                 with self._hurried_by_drain(limit):
@@ -137,36 +144,3 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         if size_bytes > max_bytes:
             raise BodyTooLarge(f"The body is larger than {max_bytes} bytes.")
         self.body_account.grow_to(size_bytes)
-
-    async def wait_for_disconnect(self) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
-
-
-async def run_watched(
-    work: "asyncio.Task[None]",
-    gone: "asyncio.Task[None]",
-    on_gone: Callable[[], None],
-    *,
-    silence_s: float,
-    on_silence: Callable[[], Awaitable[None]],
-) -> None:
-    """Wait for `work`; if `gone` ends first, call `on_gone` and go on waiting. Leaves neither task behind.
-
-    `on_silence` is called each `silence_s` until one of the two has ended.
-    """
-    try:
-        while not (work.done() or gone.done()):
-            await asyncio.wait({work, gone}, timeout=silence_s, return_when=asyncio.FIRST_COMPLETED)
-            if not (work.done() or gone.done()):
-                await on_silence()
-        if not work.done():
-            on_gone()
-            await asyncio.wait({work})
-    finally:
-        gone.cancel()
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
-    if not work.cancelled():
-        work.result()

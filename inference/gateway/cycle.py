@@ -1,6 +1,7 @@
 """One request and its answer on a connection: uvicorn's cycle with our framing and back-pressure."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,13 +19,58 @@ COMMENT = "headway.comment"
 """The type of a message that is sent only while an answer's body is open and its client reads; else it is dropped."""
 
 
+EXTENSION = "headway.edge"
+"""The name under which a scope's extensions have its EdgeCycle."""
+
+
 class EdgeCycle(RequestResponseCycle):
-    """`send` and `receive` are the application's. Nothing here runs per token but `send` and `_send_body`."""
+    """`send` and `receive` are ASGI's; `whole_body`, `on_gone` and `write_now` are what ASGI has no words for, and cheap.
+
+    Nothing here runs per token but `write_now`, or `send` and `_send_body`.
+    """
 
     def __init__(self, protocol: "EdgeProtocol", *, is_http_1_0: bool, **kwargs: Any) -> None:
         super().__init__(on_response=protocol.on_response_complete, **kwargs)
         self._protocol = protocol
         self._is_http_1_0 = is_http_1_0
+        self._when_gone: Callable[[], None] | None = None
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]  # ASGI has dicts only
+
+    def lose(self) -> None:
+        """The client has gone, or can be served no more."""
+        self.disconnected = True
+        self.message_event.set()
+        if self._when_gone is not None:
+            # Not at once: this may run inside the very task that is to be cancelled.
+            asyncio.get_running_loop().call_soon(self._when_gone)
+            self._when_gone = None
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call it once, soon after the client has left, unless the answer is out before."""
+        if self.disconnected:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._when_gone = callback
+
+    def whole_body(self) -> bytes | None:
+        """The request's body, if all of it is here and none was taken; then nothing is to be waited for."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        self.waiting_for_100_continue = False
+        self.flow.resume_reading()
+        return body
+
+    def write_now(self, body: bytes) -> bool:
+        """Write a piece of an answer's body at once. False, and nothing is done, where `send` would wait or drop it."""
+        if self.flow.write_paused or self.disconnected or not self.response_started or self.response_complete:
+            return False
+        try:
+            self._send_body(body, is_last=False)
+        except (OSError, RuntimeError) as error:
+            self._lost_while_writing(error)
+        return True
 
     async def receive(self) -> Any:
         """As uvicorn's: `100 Continue` leaves when the application asks for a body that has not come by itself."""
@@ -42,11 +88,13 @@ class EdgeCycle(RequestResponseCycle):
         try:
             self._send(message)
         except (OSError, RuntimeError) as error:
-            # uvloop raises of a connection that was reset (RuntimeError: the handle is closed) before it says so.
-            log.debug("client_gone_while_writing", reason=type(error).__name__)
-            self.disconnected = True
-            self.message_event.set()
-            self.transport.abort()
+            self._lost_while_writing(error)
+
+    def _lost_while_writing(self, error: Exception) -> None:
+        """uvloop raises of a connection that was reset (RuntimeError: the handle is closed) before it says so."""
+        log.debug("client_gone_while_writing", reason=type(error).__name__)
+        self.lose()
+        self.transport.abort()
 
     def _send(self, message: Any) -> None:
         if message["type"] == "http.response.body":
@@ -73,9 +121,8 @@ class EdgeCycle(RequestResponseCycle):
         except TimeoutError:
             log.warning("client_cut_for_not_reading", after_s=stall_s)
             self._protocol.parts.metrics.client_cut()
-            self.disconnected = True
             self.transport.abort()
-            self.message_event.set()
+            self.lose()
 
     def _send_start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         assert not self.response_started, "started twice"
@@ -117,5 +164,6 @@ class EdgeCycle(RequestResponseCycle):
             self.transport.write(body)
         if is_last:
             self.response_complete = True
+            self._when_gone = None
             self.message_event.set()
             self.on_response()

@@ -29,7 +29,7 @@ _MAX_MS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class DrainTunables:
-    interval_s: float = 0.1
+    interval_s: float = 0.5
     """How often finished requests are carried to the ledger."""
     batch_records: int = 200
     """Records a transaction."""

@@ -13,13 +13,17 @@ from enum import Enum
 import structlog
 
 from billing.services.ledger import UsageDraft
+from billing.services.rating import amount_of
 from headway.errors import HeadwayError, Unavailable
-from inference.dispatch.dispatcher import Ask, Grant
+from headway.logs import access
+from inference.dispatch.dispatcher import Grant
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
+from inference.gateway.prompt_blocks import blocks_of
+from inference.gateway.rate_headers import Headers, rate_headers
 from inference.gateway.record import (
     CLIENT_GONE_AFTER,
     CLIENT_GONE_BEFORE,
@@ -30,10 +34,11 @@ from inference.gateway.record import (
     Record,
 )
 from inference.gateway.relay import Output
-from inference.gateway.requests import GenerationRequest
+from inference.gateway.requests import GenerationRequest, shortened
 from inference.gateway.state import Principal
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
+from inference.policy.decisions import Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -73,10 +78,15 @@ class Exchange:
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
         self._grant: Grant | None = None
+        self._rates: RateView | None = None
+        self._price = TokenPrice()
+        self._queued: Queued | None = None
+        self._ending = Ending.NEUTRAL
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
         self._last_output_s = 0.0
         self._started_s = parts.clock.monotonic_s()
+        self._silent_since_s = self._started_s
         self._queued_s = 0.0
 
     def cut(self, reason: Cut) -> None:
@@ -99,6 +109,8 @@ class Exchange:
         except AttemptFailed as error:
             await self._fail(error.end_state, error.refusal)
         except HeadwayError as error:
+            rates = error.data.get("rates")
+            self._rates = rates if isinstance(rates, RateView) else self._rates
             await self._fail(REFUSED, refusal_of(error))
         except Exception:
             log.exception("request_failed_in_gateway")
@@ -106,14 +118,42 @@ class Exchange:
         finally:
             self._let_go()
             self.parts.running.discard(self)
+            if self._cut is not None and self._task is not None:
+                self._task.uncancel()
+            self._task = None
+
+    def is_due_comment(self, now_s: float) -> bool:
+        """A stream that was silent for `comment_s` gets a comment, and then another after as long again."""
+        if self.record.is_settled or not isinstance(self.output, EventStreamOutput):
+            return False
+        return now_s - self._silent_since_s >= self.parts.edge.comment_s
 
     async def keep_alive(self) -> None:
-        """Called after each `comment_s` of an unended request: a stream that was silent for as long gets a comment."""
-        output = self.output
-        if isinstance(output, EventStreamOutput) and not self.record.is_settled:
-            silent_s = self.parts.clock.monotonic_s() - self._last_output_s
-            if silent_s >= self.parts.edge.comment_s:
-                await output.keep_alive()
+        self._silent_since_s = self.parts.clock.monotonic_s()
+        if isinstance(self.output, EventStreamOutput):
+            await self.output.keep_alive()
+
+    def on_queued(self, queued: Queued) -> None:
+        """Where it stands in the queue; its client is told by the next comment."""
+        self._queued = queued
+
+    async def tell_position(self) -> None:
+        """To a client whose request waits, if there is news."""
+        queued, self._queued = self._queued, None
+        if queued is not None and self._grant is None and not self.record.is_settled:
+            self._silent_since_s = self.parts.clock.monotonic_s()
+            await self.output.show_position(queued.position, queued.predicted_wait_s)
+
+    def num_tokens(self) -> int:
+        """Made so far, over all attempts."""
+        return 0 if self.reader is None else self.reader.tokens_so_far()
+
+    def answer_headers(self) -> Headers:
+        """Of timing, of the tier that was given where another was asked for, and of limits."""
+        headers = self.record.timing_headers()
+        if self.record.asked_tier != self.record.tier:
+            headers.append((b"x-headway-tier", self.record.tier.encode()))
+        return headers + rate_headers(self._rates) if self._rates is not None else headers
 
     async def refuse(self, error: HeadwayError) -> None:
         """The request ended before it could be read."""
@@ -125,7 +165,8 @@ class Exchange:
 
     async def _serve(self, request: GenerationRequest) -> None:
         record = self.record
-        record.model, record.tier = request.model, request.tier
+        record.model = request.model
+        self._set_terms(request)
         model = self.parts.state.model(request.model)
         if model is None:
             raise unknown_model(request.model)
@@ -134,10 +175,14 @@ class Exchange:
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
         excluded: frozenset[str] = frozenset()
         last: AttemptFailed | None = None
+        blocks = blocks_of(request.api, request.fields, self.principal.cache_salt)
         for number in range(1, self.parts.tunables.max_attempts + 1):
-            grant = await self._submit(request, excluded, last)
+            grant = await self._submit(request, blocks, excluded, last)
+            allowed = grant.decision.max_tokens // request.num_choices
+            if allowed < request.max_tokens:
+                request = shortened(request, allowed)
             try:
-                await run_attempt(self, request, grant.replica, number)
+                await run_attempt(self, request, grant, number)
                 return
             except AttemptFailed as failure:
                 self._after_failure(failure, grant)
@@ -146,26 +191,49 @@ class Exchange:
         assert last is not None, "at least one attempt is made"
         raise last
 
-    async def _submit(self, request: GenerationRequest, excluded: frozenset[str], last: AttemptFailed | None) -> Grant:
+    def _set_terms(self, request: GenerationRequest) -> None:
+        """The tier that its plan allows, and what tokens cost there."""
+        record, state = self.record, self.parts.state
+        ceiling = state.terms(self.principal.tenant_id).tier_ceiling
+        record.asked_tier = request.tier
+        record.tier = max(Tier[request.tier.upper()], ceiling).name.lower()
+        now_s = self.parts.clock.now().timestamp()
+        record.price_version, self._price = state.price(request.model, record.tier, now_s=now_s)
+
+    async def _submit(
+        self,
+        request: GenerationRequest,
+        blocks: tuple[int, ...],
+        excluded: frozenset[str],
+        last: AttemptFailed | None,
+    ) -> Grant:
         """Where no further replica can take over, the failure of the last one is the answer."""
         ask = Ask(
-            request_id=self.request_id,
+            id=self.request_id,
             model=request.model,
-            tenant_id=self.principal.tenant_id,
-            tier=request.tier,
-            prompt_tokens_bound=request.prompt_tokens_bound,
-            max_tokens=request.max_tokens,
+            tenant=self.principal.tenant_id,
+            key=self.principal.key_id,
+            tier=Tier[self.record.tier.upper()],
+            prompt_tokens=request.prompt_tokens_bound,
+            max_tokens=request.max_tokens * request.num_choices,
+            may_shorten=not request.names_limit,
+            price=self._price,
+            blocks=blocks,
             excluded=excluded,
         )
         asked_s = self.parts.clock.monotonic_s()
+        self._grant = None
         try:
-            grant = self._grant = await self.parts.dispatcher.submit(ask)
+            grant = self._grant = await self.parts.dispatcher.submit(ask, self.on_queued)
         except Unavailable:
             if last is not None:
                 raise last from None
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
+        grant.num_tokens = self.num_tokens
+        self._rates = grant.decision.rates
         record, replica = self.record, grant.replica
+        record.route_reason = grant.decision.reason.value
         record.attempts += 1
         record.queue_ms += grant.queue_ms
         record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
@@ -177,9 +245,7 @@ class Exchange:
         self.trace.attempt_failed(failure.reason)
         if self.response is not None:
             self.response.abort()
-        if failure.blames_replica:
-            grant.replica_failed(failure.reason)
-        grant.release()
+        grant.give_back(Ending.FAILED if failure.blames_replica else Ending.NEUTRAL, failure.reason)
         if self.output.has_started:
             raise failure
         self.output.restart()
@@ -194,12 +260,14 @@ class Exchange:
     def on_output(self) -> None:
         """Something the model made is about to be handed on."""
         now_s = self.parts.clock.monotonic_s()
+        if self._grant is not None:
+            self._grant.first_token()
         if self.record.ttft_ms is None:
             self.record.ttft_ms = self.record.elapsed_ms()
             self.parts.metrics.first_output(self.record.ttft_ms / 1000)
         else:
             self.parts.metrics.further_output(now_s - self._last_output_s)
-        self._last_output_s = now_s
+        self._last_output_s = self._silent_since_s = now_s
 
     def done(self) -> None:
         """The answer is whole; its last event is sent after this."""
@@ -226,9 +294,13 @@ class Exchange:
 
     def _settle(self, end_state: str, status: int) -> None:
         record = self.record
+        if end_state == DONE:
+            self._ending = Ending.WELL
         if self.reader is not None:
             record.usage = self.reader.usage()
             record.finish_reason = self.reader.finish_reason
+        if record.price_version:
+            record.amount_micros = amount_of(end_state, record.usage, self._price)
         draft = record.settle(end_state)
         if draft is not None:
             self.parts.metrics.request_ended(draft, status)
@@ -237,7 +309,8 @@ class Exchange:
 
     def _log(self, draft: UsageDraft, status: int) -> None:
         """The access log: one line a request, without a word of its text."""
-        log.info(
+        access(
+            __name__,
             "request_ended",
             route=draft.route,
             status=status,
@@ -259,5 +332,8 @@ class Exchange:
                 self.response.finish(self.parts.upstream.tunables.tail_s)
             else:
                 self.response.abort()
-        if self._grant is not None:
-            self._grant.release()
+        usage = self.record.usage
+        settled = Usage(amount_micros=self.record.amount_micros or 0)
+        if usage is not None:
+            settled = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self.record.amount_micros or 0)
+        self.parts.dispatcher.settle(self.request_id, self._ending, settled)

@@ -195,7 +195,7 @@ class Feed:
     def _poll(self) -> None:
         """Apply until nothing is left."""
         limit = self._tunables.rows_a_poll
-        while True:
+        while control.has_rows_after(self._state.applied_change_id):
             rows = [Change(*row) for row in control.rows_after(self._state.applied_change_id, limit=limit)]
             self._state.apply(rows)
             self._applied(rows)

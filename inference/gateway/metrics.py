@@ -4,7 +4,7 @@ All values are written on the event loop and read by the exporter's thread.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -12,11 +12,13 @@ from prometheus_client.registry import Collector
 
 from billing.services.ledger import UsageDraft
 from inference.gateway.record import JournalLike
-from inference.policy.admission import PoolSnapshot
+from inference.policy.brain import BrainSnapshot
+from inference.policy.decisions import Tier
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 INTER_EVENT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TOKENISE_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
+TOTAL_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -60,6 +62,12 @@ class Metrics:
             "headway_attempt_failures", "Attempts on a replica that failed.", ["reason"], registry=registry
         )
         self._tokens = Counter("headway_tokens", "Tokens of ended requests.", ["kind"], registry=registry)
+        self._prompt_tokens = self._tokens.labels("prompt")
+        self._cached_tokens = self._tokens.labels("cached")
+        self._completion_tokens = self._tokens.labels("completion")
+        # Looking a label up takes a lock and costs more than all else here.
+        self._ended: dict[tuple[str, int, str], Counter] = {}
+        self._total = CheapHistogram("headway_request_seconds", "From the request's head to its end.", TOTAL_BUCKETS_S)
         self._ttft = CheapHistogram("headway_ttft_seconds", "Time to the first output.", TTFT_BUCKETS_S)
         self._inter_event = CheapHistogram("headway_inter_event_seconds", "Time between outputs.", INTER_EVENT_BUCKETS_S)
         self._queue = CheapHistogram("headway_queue_seconds", "Time in the queue.", QUEUE_BUCKETS_S)
@@ -67,10 +75,17 @@ class Metrics:
             "headway_prompt_counts", "Prompts by how their tokens were counted before dispatch.", ["how"], registry=registry
         )
         self._tokenise = CheapHistogram("headway_tokenise_seconds", "Time to count a prompt's tokens.", TOKENISE_BUCKETS_S)
-        for histogram in (self._ttft, self._inter_event, self._queue, self._tokenise):
+        for histogram in (self._total, self._ttft, self._inter_event, self._queue, self._tokenise):
             registry.register(histogram)
         self._in_flight = Gauge("headway_in_flight", "Requests on a replica.", ["model", "replica"], registry=registry)
-        self._queued = Gauge("headway_queued", "Requests waiting for a replica.", ["model"], registry=registry)
+        self._queued = Gauge("headway_queued", "Requests waiting for a replica.", ["model", "tier"], registry=registry)
+        self._cap = Gauge("headway_batch_cap", "Requests a replica is given at once.", ["model", "replica"], registry=registry)
+        self._parked = Gauge("headway_parked", "Requests parked for more urgent ones, so far.", ["model"], registry=registry)
+        self._jain = Gauge("headway_fairness", "Jain index of service by weight, last minute.", ["model"], registry=registry)
+        self._leaked = Gauge("headway_leaked_slots", "Slots of limits that no running request holds.", registry=registry)
+        self._overcommitted = Gauge(
+            "headway_overcommitted", "Requests that run over a limit or cap after a takeover.", registry=registry
+        )
         self._journal_depth = Gauge("headway_journal_depth", "Records not yet in the ledger.", registry=registry)
         self._journal_open = Gauge("headway_journal_open", "Records of requests that run.", registry=registry)
         # Told so that the sum over processes says whether anything is wrong.
@@ -109,21 +124,23 @@ class Metrics:
         self._inter_event.observe(after_s)
 
     def request_ended(self, draft: UsageDraft, status: int) -> None:
-        self._requests.labels(draft.route, str(status), draft.end_state).inc()
-        self._tokens.labels("prompt").inc(draft.prompt_tokens)
-        self._tokens.labels("cached").inc(draft.cached_tokens)
-        self._tokens.labels("completion").inc(draft.completion_tokens)
+        end = (draft.route, status, draft.end_state)
+        ended = self._ended.get(end)
+        if ended is None:
+            ended = self._ended[end] = self._requests.labels(draft.route, str(status), draft.end_state)
+        ended.inc()
+        self._prompt_tokens.inc(draft.prompt_tokens)
+        self._cached_tokens.inc(draft.cached_tokens)
+        self._completion_tokens.inc(draft.completion_tokens)
+        self._total.observe(draft.total_ms / 1000)
         if draft.attempts:
             self._queue.observe(draft.queue_ms / 1000)
 
     def sample(
-        self, *, pools: Mapping[str, PoolSnapshot], journal: JournalLike, feed_age_s: float, num_upstream_connections: int
+        self, *, brain: BrainSnapshot | None, journal: JournalLike, feed_age_s: float, num_upstream_connections: int
     ) -> None:
-        self._in_flight.clear()
-        for model, pool in pools.items():
-            self._queued.labels(model).set(pool.queued)
-            for replica, in_flight in pool.in_flight_by_replica.items():
-                self._in_flight.labels(model, replica).set(in_flight)
+        if brain is not None:
+            self._sample_brain(brain)
         self._journal_depth.set(journal.depth())
         self._journal_open.set(journal.num_open)
         self._journal_unhealthy.set(not journal.is_healthy)
@@ -133,3 +150,18 @@ class Metrics:
         self._num_refused, self._num_corrupt = refused, corrupt
         self._feed_age.set(feed_age_s)
         self._upstream.set(num_upstream_connections)
+
+    def _sample_brain(self, brain: BrainSnapshot) -> None:
+        self._in_flight.clear()
+        self._cap.clear()
+        for model, pool in brain.pools.items():
+            for tier in Tier:
+                self._queued.labels(model, tier.name.lower()).set(pool.queued_by_tier.get(tier, 0))
+            for replica, in_flight in pool.in_flight_by_replica.items():
+                self._in_flight.labels(model, replica).set(in_flight)
+            for replica, cap in pool.caps.items():
+                self._cap.labels(model, replica).set(cap)
+            self._parked.labels(model).set(pool.parked)
+            self._jain.labels(model).set(pool.jain_index)
+        self._leaked.set(brain.limits.running - brain.in_flight)
+        self._overcommitted.set(brain.overcommitted)

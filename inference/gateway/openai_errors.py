@@ -103,9 +103,13 @@ class Refusal:
     param: str | None = None
     retry_after_s: float | None = None
     headers: tuple[tuple[str, str], ...] = field(default=())
+    detail: dict[str, Any] | None = None
+    """What a program may want to know beside: which limit, how it stands, how exact `retry-after` is."""
 
     def body(self) -> bytes:
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        if self.detail is not None:
+            error["detail"] = self.detail
         return msgspec.json.encode({"error": error})
 
     def all_headers(self) -> list[tuple[str, str]]:
@@ -118,9 +122,10 @@ class Refusal:
 
 
 def refusal_of(error: HeadwayError) -> Refusal:
-    """`data` may hold `allow`, or `headers`: pairs of texts."""
-    allow, more = error.data.get("allow"), error.data.get("headers", ())
+    """`data` may hold `allow`, or `headers` (pairs of texts), or `detail`."""
+    allow, more, detail = error.data.get("allow"), error.data.get("headers", ()), error.data.get("detail")
     assert isinstance(more, list | tuple), "pairs of texts"
+    assert detail is None or isinstance(detail, dict)
     return Refusal(
         status=error.http_status,
         message=error.message,
@@ -129,6 +134,7 @@ def refusal_of(error: HeadwayError) -> Refusal:
         param=error.param,
         retry_after_s=error.retry_after_s,
         headers=(("allow", str(allow)), *more) if allow else tuple(more),
+        detail=detail,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk
+from inference.gateway.answer import AnswerReader, BadEvent, Chunk, Piece
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
@@ -32,9 +32,15 @@ def encode(answer: Chunk) -> bytes:
 class HttpResponder:
     """Sends one ASGI response, with the request id in its headers."""
 
-    def __init__(self, send: Send, request_id: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """`headers` are in every answer; `more_headers` is asked when the answer starts."""
-        self._send, self._request_id, self._headers = send, request_id, headers
+    def __init__(
+        self,
+        send: Send,
+        request_id: str,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+        write_now: Callable[[bytes], bool] = lambda _data: False,
+    ) -> None:
+        """`headers` are in every answer; `more_headers` is asked when the answer starts. `write_now` as EdgeCycle's."""
+        self._send, self._request_id, self._headers, self.write_now = send, request_id, headers, write_now
         self.more_headers: Callable[[], list[tuple[bytes, bytes]]] = list
         self.has_started = False
         self.has_ended = False
@@ -76,16 +82,30 @@ class EventStreamOutput:
             await self._responder.start(200, EVENT_STREAM_HEADERS)
         await self._responder.comment(KEEP_ALIVE)
 
+    async def show_position(self, position: int, wait_s: float) -> None:
+        if not self._responder.has_started:
+            await self._responder.start(200, EVENT_STREAM_HEADERS)
+        await self._responder.comment(b": queued position=%d estimated_wait_s=%.1f\n\n" % (position, wait_s))
+
     def restart(self) -> None:
         pass
 
-    async def send_chunks(self, chunks: list[Chunk]) -> None:
-        await self._send(b"".join([b"data: " + encode(chunk) + b"\n\n" for chunk in chunks]), more=True)
+    def show(self, chunk: Chunk) -> bytes:
+        return b"data: " + encode(chunk) + b"\n\n"
 
-    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+    @property
+    def write_now(self) -> Callable[[bytes], bool]:
+        return self._responder.write_now
+
+    async def send_chunks(self, chunks: list[Piece]) -> None:
+        await self._send(b"".join(self._shown(chunks)), more=True)
+
+    def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
-        last = [*chunks, usage_chunk] if usage_chunk else chunks
-        return [*(b"data: " + encode(chunk) + b"\n\n" for chunk in last), LAST_EVENT]
+        return [*self._shown([*chunks, usage_chunk] if usage_chunk else chunks), LAST_EVENT]
+
+    def _shown(self, chunks: list[Piece]) -> list[bytes]:
+        return [chunk if isinstance(chunk, bytes) else self.show(chunk) for chunk in chunks]
 
     def whole(self, answer: Chunk) -> list[bytes]:
         raise AssertionError("an event stream takes no whole answer")
@@ -122,10 +142,18 @@ class JsonOutput:
     def restart(self) -> None:
         self._folder = Folder()
 
-    async def send_chunks(self, chunks: list[Chunk]) -> None:
+    write_now = None
+
+    async def show_position(self, position: int, wait_s: float) -> None:
+        pass
+
+    def show(self, chunk: Chunk) -> bytes:
+        raise AssertionError("what is folded is not shown")
+
+    async def send_chunks(self, chunks: list[Piece]) -> None:
         self._fold(chunks)
 
-    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+    def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         self._fold(chunks)
         return [encode(self._folder.answer(reader.final_usage()))]
 
@@ -138,6 +166,7 @@ class JsonOutput:
     async def send_error(self, refusal: Refusal) -> None:
         await self._responder.refuse(refusal)
 
-    def _fold(self, chunks: list[Chunk]) -> None:
+    def _fold(self, chunks: list[Piece]) -> None:
         for chunk in chunks:
+            assert not isinstance(chunk, bytes), "only what can write now is given bytes"
             self._folder.add(chunk)

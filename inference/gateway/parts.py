@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from headway import env
 from headway.clock import Clock
 from headway.errors import Unavailable
-from inference.dispatch.dispatcher import Ask, Grant
+from inference.dispatch.dispatcher import Grant
 from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
@@ -16,9 +16,11 @@ from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
 from inference.gateway.record import JournalLike
 from inference.gateway.state import ModelEntry, Principal
+from inference.gateway.tenant_rows import TenantFacts
 from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool
-from inference.policy.admission import PoolSnapshot
+from inference.policy.brain import BrainSnapshot
+from inference.policy.decisions import Ask, Ending, Queued, TenantTerms, TokenPrice, Usage
 
 if TYPE_CHECKING:
     from inference.gateway.exchange import Exchange
@@ -28,11 +30,15 @@ class StateLike(Protocol):
     def authenticate(self, key_text: str, *, now_s: float) -> Principal: ...
     def model(self, public_id: str) -> ModelEntry | None: ...
     def models(self) -> list[ModelEntry]: ...
+    def terms(self, tenant_id: str) -> TenantTerms: ...
+    def facts(self, tenant_id: str) -> TenantFacts: ...
+    def price(self, model: str, tier: str, *, now_s: float) -> tuple[str, TokenPrice]: ...
 
 
 class DispatcherLike(Protocol):
-    async def submit(self, ask: Ask) -> Grant: ...
-    def snapshot(self) -> dict[str, PoolSnapshot]: ...
+    async def submit(self, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
+    def settle(self, request_id: str, ending: Ending, usage: Usage) -> None: ...
+    def report_progress(self) -> None: ...
 
 
 class NotReady(Unavailable):
@@ -101,6 +107,8 @@ class GatewayParts:
     why_not_ready: Callable[[], str]
     """A reason in a few words, or an empty text when requests can be served."""
     feed_age_s: Callable[[], float]
+    brain_snapshot: Callable[[], BrainSnapshot | None]
+    """Of the brain, where this process hosts it."""
     prompts: PromptSizer
     edge: EdgeTunables = field(default_factory=EdgeTunables)
     tracer: Tracer = field(default_factory=NoSpans)
@@ -136,7 +144,7 @@ class GatewayParts:
     def sample_metrics(self) -> None:
         """Copy what changes by itself into gauges; on the event loop, once a second."""
         self.metrics.sample(
-            pools=self.dispatcher.snapshot(),
+            brain=self.brain_snapshot(),
             journal=self.journal,
             feed_age_s=self.feed_age_s(),
             num_upstream_connections=self.upstream.num_open(),

@@ -72,9 +72,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         for cycle in [self._running, *(cycle for cycle, _ in self.pipeline)]:
-            if cycle is not None and not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
+            if isinstance(cycle, EdgeCycle) and not cycle.response_complete:
+                cycle.lose()
         self._stop_timers()
         super().connection_lost(exc)
 
@@ -189,9 +188,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._last_words = refusal
         self._has_begun = False
         cycle = self.cycle
-        if cycle is not None and not self._is_in_head and cycle.more_body:  # its body is broken
-            cycle.disconnected = True
-            cycle.message_event.set()
+        if isinstance(cycle, EdgeCycle) and not self._is_in_head and cycle.more_body:  # its body is broken
+            cycle.lose()
             if cycle.response_started:
                 self.end(is_unread=True)
                 return

@@ -93,6 +93,10 @@ class Record:
         self.usage: Usage | None = None
         self.finish_reason = ""
         self.end_state = ""
+        self.asked_tier = "standard"
+        self.route_reason = ""
+        self.price_version = ""
+        self.amount_micros: int | None = None
         self.overhead_ms: float | None = None
         """Time spent in this gateway before the first dispatch, without the queue."""
 
@@ -148,6 +152,8 @@ class Record:
             attempts=self.attempts,
             queue_ms=self.queue_ms,
             ttft_ms=self.ttft_ms,
+            price_version=self.price_version,
+            amount_micros=self.amount_micros,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,

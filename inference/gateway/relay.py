@@ -7,7 +7,8 @@ answer or a true status. What arrives with the end is returned, to leave togethe
 from collections.abc import Callable
 from typing import Protocol
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported
+from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported, Piece
+from inference.gateway.event_template import ShortWay
 from inference.gateway.openai_errors import Refusal
 from inference.gateway.sse import EventTooLarge, SseSplitter
 from inference.gateway.upstream import UpstreamTunables
@@ -28,13 +29,23 @@ class Output(Protocol):
     def restart(self) -> None:
         """Forget what was collected and not sent: another attempt begins."""
 
-    async def send_chunks(self, chunks: list[Chunk]) -> None: ...
+    def show(self, chunk: Chunk) -> bytes:
+        """A chunk as it is sent. Only asked of an output that has a `write_now`, and only that one is given bytes to send."""
 
-    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+    @property
+    def write_now(self) -> Callable[[bytes], bool] | None:
+        """Hands shown chunks to the client at once; False: it cannot at the moment. None: this output never can."""
+
+    async def send_chunks(self, chunks: list[Piece]) -> None: ...
+
+    def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         """What is still to be sent when the answer is whole: these chunks, usage, the end."""
 
     def whole(self, answer: Chunk) -> list[bytes]:
         """The same for an answer that the engine did not stream. Only asked of an output that `takes_whole`."""
+
+    async def show_position(self, position: int, wait_s: float) -> None:
+        """While the request waits, to a client that can be told: where in the queue (1: the next), and how long about."""
 
     async def send_last(self, data: list[bytes]) -> None: ...
 
@@ -49,17 +60,19 @@ async def relay(
     *,
     tunables: UpstreamTunables,
     on_output: Callable[[], None],
-) -> list[Chunk]:
-    """Returns the chunks still to be sent when the answer is whole.
+) -> list[Piece]:
+    """Returns what is still to be sent when the answer is whole.
 
     `on_output` is called before each hand-over. Raises EngineReported, BadEvent, UpstreamClosed (also for an end without
     a finish reason), UpstreamTimeout; what came before was handed on if the output had started.
     """
     splitter = SseSplitter()
-    held: list[Chunk] = []
+    write = output.write_now
+    short = ShortWay(reader, splitter, show=output.show, write=write, on_output=on_output) if write else None
+    held: list[Piece] = []
     while True:
-        data = await _read(response, reader, tunables)
-        problem = _take_all(splitter, data, reader, held)
+        data = await _read(response, reader, tunables, short)
+        problem = _take_all(splitter, data, reader, held, short)
         is_over = problem is not None or reader.is_done or not data
         if is_over and problem is None and not reader.is_finished:
             problem = UpstreamClosed("the answer ended without a finish reason", before_headers=False)
@@ -76,23 +89,34 @@ async def relay(
             held = []
 
 
-async def _read(response: UpstreamResponse, reader: AnswerReader, tunables: UpstreamTunables) -> bytes:
+async def _read(response: UpstreamResponse, reader: AnswerReader, tunables: UpstreamTunables, short: ShortWay | None) -> bytes:
     """After the last finish reason, only the usage frame and the end may be missing: an engine that owes them is let off."""
     if not reader.is_finished:
-        return await response.read(tunables.inter_event_s)
+        return await response.read(tunables.inter_event_s, short.take if short else None)
     try:
         return await response.read(tunables.tail_s)
     except UpstreamError:
         return b""
 
 
-def _take_all(splitter: SseSplitter, data: bytes, reader: AnswerReader, held: list[Chunk]) -> Exception | None:
+def _take_all(
+    splitter: SseSplitter, data: bytes, reader: AnswerReader, held: list[Piece], short: ShortWay | None
+) -> Exception | None:
     """Add what goes to the client to `held`; returns what stopped it."""
     try:
-        for event in splitter.feed(data) if data else splitter.flush():
-            chunk = reader.take(event)
-            if chunk is not None:
-                held.append(chunk)
+        if not data:
+            _take_events(splitter.flush(), reader, held, None)
+        at = 0
+        while at < len(data):
+            end = len(data)
+            if short is not None and short.may_help:
+                shown, at = short.shown(data, at)
+                if shown:
+                    held.append(shown)
+                next_end = data.find(b"\n\n", at)
+                end = next_end + 2 if next_end >= 0 else len(data)
+            _take_events(splitter.feed(data[at:end]), reader, held, short)
+            at = end
     except EngineReported as error:
         return error
     except (BadEvent, EventTooLarge) as error:
@@ -100,3 +124,13 @@ def _take_all(splitter: SseSplitter, data: bytes, reader: AnswerReader, held: li
             return UpstreamClosed("the answer ended inside an event", before_headers=False)
         return error if isinstance(error, BadEvent) else BadEvent(str(error))
     return None
+
+
+def _take_events(events: list[bytes], reader: AnswerReader, held: list[Piece], short: ShortWay | None) -> None:
+    """The full way. Raises BadEvent, EngineReported."""
+    for event in events:
+        chunk = reader.take(event)
+        if chunk is not None:
+            held.append(chunk)
+            if short is not None:
+                short.learn(event)

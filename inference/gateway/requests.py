@@ -4,7 +4,7 @@
 that were checked, so that the engine reads what the gateway has read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -116,8 +116,18 @@ def _limit(given: dict[str, Any], api: Api, default: int) -> tuple[str, int]:
     return name, min((limit for limit in (old, new) if limit is not None), default=default)
 
 
-def upstream_body(request: GenerationRequest, *, kind: str, upstream_model: str, cache_salt: str) -> tuple[bytes, bool]:
-    """The body for one replica, and whether it asks for a stream."""
+def shortened(request: GenerationRequest, max_tokens: int) -> GenerationRequest:
+    """With a smaller limit than it has."""
+    names = ("max_tokens", "max_completion_tokens")
+    fields = {name: max_tokens if name in names else value for name, value in request.fields.items()}
+    return replace(request, max_tokens=max_tokens, fields=fields)
+
+
+def upstream_body(
+    request: GenerationRequest, *, kind: str, upstream_model: str, cache_salt: str, engine_priority: int
+) -> tuple[bytes, bool]:
+    """The body for one replica, and whether it asks for a stream. An engine that schedules first come, first served
+    ignores the priority."""
     asks_stream = request.is_streamed or request.is_foldable
     body: dict[str, Any] = {"model": upstream_model, **request.fields}
     if kind != "vllm":
@@ -130,4 +140,5 @@ def upstream_body(request: GenerationRequest, *, kind: str, upstream_model: str,
             body["stream_options"]["continuous_usage_stats"] = True
     if kind == "vllm":
         body["cache_salt"] = cache_salt
+        body["priority"] = engine_priority
     return msgspec.json.encode(body), asks_stream

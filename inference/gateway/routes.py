@@ -1,6 +1,5 @@
 """The consumers behind the paths of the data plane (which path leads where: app.py)."""
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from headway.errors import HeadwayError
-from inference.gateway.consumer import ClientLeft, GatewayConsumer, run_watched
+from inference.gateway.consumer import ClientLeft, GatewayConsumer
 from inference.gateway.exchange import Cut, Exchange
 from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath, unknown_model
 from inference.gateway.openapi import document_bytes
@@ -34,7 +33,7 @@ class GenerateConsumer(GatewayConsumer):
             output=JsonOutput(self.responder),
             trace=self.parts.tracer.request(self.route, self.request_id, self.scope["headers"]),
         )
-        self.has_record, self.responder.more_headers = True, exchange.record.timing_headers
+        self.has_record, self.responder.more_headers = True, exchange.answer_headers
         try:
             with self._idempotent(exchange):
                 self._body = await self.read_body()
@@ -59,15 +58,8 @@ class GenerateConsumer(GatewayConsumer):
             keys.settle(tenant_id, name, made_tokens=exchange.record.made_tokens, now_s=clock.monotonic_s())
 
     async def _run(self, exchange: Exchange) -> None:
-        work = asyncio.create_task(exchange.run(lambda: self._read(exchange)))
-        gone = asyncio.create_task(self.wait_for_disconnect())
-        await run_watched(
-            work,
-            gone,
-            lambda: exchange.cut(Cut.CLIENT_GONE),
-            silence_s=self.parts.edge.comment_s,
-            on_silence=exchange.keep_alive,
-        )
+        self.edge.on_gone(lambda: exchange.cut(Cut.CLIENT_GONE))
+        await exchange.run(lambda: self._read(exchange))
 
     def _read(self, exchange: Exchange) -> GenerationRequest:
         body, self._body = self._body, b""  # the request may run for minutes: its text need not be held twice
@@ -75,9 +67,8 @@ class GenerateConsumer(GatewayConsumer):
         if media_type and not JSON_MEDIA_TYPE.fullmatch(media_type):
             raise BadRequest("Send the body as JSON, with the header `content-type: application/json`.")
         tunables = self.parts.tunables
-        request = read_request(
-            body, self.route, default_max_tokens=tunables.default_max_tokens, max_choices=tunables.max_choices
-        )
+        default = self.parts.state.facts(exchange.principal.tenant_id).default_max_tokens or tunables.default_max_tokens
+        request = read_request(body, self.route, default_max_tokens=default, max_choices=tunables.max_choices)
         if request.is_streamed:
             exchange.output = EventStreamOutput(self.responder)
         return request

@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 # After the requests that did not end in time were cut: for their error events to leave.
 CUT_GRACE_S = 5
 SAMPLE_METRICS_EVERY_S = 1.0
+PROGRESS_EVERY_S = 0.25
 BACKLOG = 2048
 
 
@@ -34,6 +35,7 @@ class GatewayServer(Server):
         super().__init__(config)
         self._parts, self._on_listening, self._link = parts, on_listening, link
         self._timer: asyncio.TimerHandle | None = None
+        self._comments: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,6 +57,7 @@ class GatewayServer(Server):
         if self._link is not None:
             await self._link.open(self._parent_is_gone)
         self._sample()
+        self._comments = asyncio.create_task(self._look_after_requests())
         self._on_listening()
 
     def _parent_is_gone(self) -> None:
@@ -71,6 +74,8 @@ class GatewayServer(Server):
         cut.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        if self._comments is not None:
+            self._comments.cancel()
         self._parts.upstream.close()
         if self._link is not None:
             await self._link.close()
@@ -78,6 +83,22 @@ class GatewayServer(Server):
     def _cut_all(self) -> None:
         for exchange in list(self._parts.running):
             exchange.cut(Cut.DRAIN)
+
+    async def _look_after_requests(self) -> None:
+        """Progress to the brain; comments to silent streams and to those who wait.
+
+        One task for all: a timer for each would cost every request something.
+        """
+        parts = self._parts
+        every_s = min(PROGRESS_EVERY_S, parts.edge.comment_s / 4)
+        while True:
+            await asyncio.sleep(every_s)
+            parts.dispatcher.report_progress()
+            now_s = parts.clock.monotonic_s()
+            for exchange in list(parts.running):
+                await exchange.tell_position()
+                if exchange.is_due_comment(now_s):
+                    await exchange.keep_alive()
 
     def _sample(self) -> None:
         self._parts.sample_metrics()

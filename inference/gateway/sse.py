@@ -20,6 +20,11 @@ class SseSplitter:
         # The last byte was a CR that ended a line: an LF that follows belongs to it.
         self._skips_lf = False
 
+    @property
+    def is_between_events(self) -> bool:
+        """Nothing of an event has come yet whose end has not."""
+        return not (self._line or self._data or self._skips_lf)
+
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are whole now. Raises EventTooLarge."""
         if self._skips_lf and data:

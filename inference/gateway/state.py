@@ -211,6 +211,10 @@ class ControlState:
         """The ready ones of a model, sorted by id. Do not change the list."""
         return self._tables.ready_by_model.get(model, [])
 
+    def replica(self, replica_id: str) -> ReplicaEntry | None:
+        """In whatever state."""
+        return self._tables.replicas.get(replica_id)
+
     def serving(self, model: str) -> Serving | None:
         """None where prompts cannot be counted: replicas without a tokeniser, or with different ones."""
         return self._tables.serving_by_model.get(model)

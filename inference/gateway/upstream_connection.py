@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -40,23 +41,30 @@ class UpstreamResponse:
         self._chunks: list[bytes] = []
         self._buffered_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], bytes] | None = None
         self._error: UpstreamError | None = None
         self._discards = False
         self.is_complete = False
         self.status = 0
         self.headers: dict[str, str] = {}
 
-    async def read(self, limit_s: float) -> bytes:
+    async def read(self, limit_s: float, take: Callable[[bytes], bytes] | None = None) -> bytes:
         """Whatever has arrived since the last call, waiting at most `limit_s` for the first byte; b"" at the end.
 
-        Raises UpstreamClosed, UpstreamTimeout (after which a further read may wait again).
+        `take` sees what arrives while this waits, before anything else runs, and returns what it leaves: as long as that is
+        nothing, the wait goes on, with a new `limit_s` each time. Raises UpstreamClosed, UpstreamTimeout (after which a
+        further read may wait again).
         """
         while not self._chunks:
             if self.is_complete:
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait(limit_s, "body")
+            self._take = take
+            try:
+                await self._wait(limit_s, "body")
+            finally:
+                self._take = None
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._buffered_bytes = 0
@@ -106,6 +114,11 @@ class UpstreamResponse:
         """Returns how many bytes wait to be read."""
         if self._discards:
             return 0
+        if self._take is not None and not self._chunks:
+            data = self._take(data)
+            if not data:
+                self._connection.rearm()
+                return 0
         self._chunks.append(data)
         self._buffered_bytes += len(data)
         self._wake()
@@ -149,6 +162,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._has_headers = self._has_bytes = self._ends_with_eof = False
         self._deadline_s = math.inf
+        self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.response: UpstreamResponse | None = None
         self.idle_since_s = 0.0
@@ -184,12 +198,17 @@ class Connection(asyncio.Protocol):
 
     def arm(self, limit_s: float) -> None:
         """Set the deadline. The handle is made anew only when the deadline came nearer."""
+        self._limit_s = limit_s
         self._deadline_s = deadline_s = self.loop.time() + limit_s
         if self._timer is not None and self._timer.when() > deadline_s:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
             self._timer = self.loop.call_at(deadline_s, self._on_timer)
+
+    def rearm(self) -> None:
+        """The same limit again, from now: the timer finds the later deadline when it fires."""
+        self._deadline_s = self.loop.time() + self._limit_s
 
     def disarm(self) -> None:
         self._deadline_s = math.inf

@@ -18,12 +18,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 from channels.consumer import AsyncConsumer
 
 from headway.errors import HeadwayError
 from headway.logs import REQUEST_ID, new_request_id
-from inference.gateway.answer import AnswerReader, Chunk
+from inference.gateway.answer import AnswerReader, Chunk, Piece
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
 from inference.gateway.exchange import Cut, Exchange
@@ -56,15 +57,24 @@ class SocketOutput:
     def restart(self) -> None:
         pass
 
-    async def send_chunks(self, chunks: list[Chunk]) -> None:
-        messages = [encode(chunk) for chunk in chunks]
+    write_now = None
+
+    async def show_position(self, position: int, wait_s: float) -> None:
+        said = {"type": "queued", "position": position, "estimated_wait_s": round(wait_s, 1)}
+        await self._send_text(msgspec.json.encode(said))
+
+    def show(self, chunk: Chunk) -> bytes:
+        raise AssertionError("a socket cannot write at once")
+
+    async def send_chunks(self, chunks: list[Piece]) -> None:
+        messages = _encoded(chunks)
         self.has_started = True
         for message in messages:
             await self._send_text(message)
 
-    def last(self, chunks: list[Chunk], reader: AnswerReader) -> list[bytes]:
+    def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
-        return [*map(encode, [*chunks, usage_chunk] if usage_chunk else chunks), b"[DONE]"]
+        return [*_encoded([*chunks, usage_chunk] if usage_chunk else chunks), b"[DONE]"]
 
     def whole(self, answer: Chunk) -> list[bytes]:
         raise AssertionError("a socket takes no whole answer")
@@ -77,6 +87,11 @@ class SocketOutput:
     async def send_error(self, refusal: Refusal) -> None:
         self.refusal = refusal
         await self._send_text(refusal.body())
+
+
+def _encoded(chunks: list[Piece]) -> list[bytes]:
+    """Chunks only: an output that cannot write at once is given no others."""
+    return [chunk if isinstance(chunk, bytes) else encode(chunk) for chunk in chunks]
 
 
 class _Closed(Exception):
@@ -161,7 +176,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
 
         def read() -> GenerationRequest:
             account.grow_to(size_bytes)
-            return self._read(sent, size_bytes)
+            return self._read(sent, size_bytes, principal)
 
         work = asyncio.create_task(exchange.run(read))
         try:
@@ -218,7 +233,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         except HeadwayError as error:
             return error
 
-    def _read(self, sent: dict[str, Any] | HeadwayError, size_bytes: int) -> GenerationRequest:
+    def _read(self, sent: dict[str, Any] | HeadwayError, size_bytes: int, principal: Principal) -> GenerationRequest:
         """Raises BadRequest."""
         if isinstance(sent, HeadwayError):
             raise sent
@@ -227,11 +242,12 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         if not isinstance(body, dict):
             raise BadRequest('`request` must be an object: {"request": {"model": ..., "messages": [...]}}', param="request")
         tunables = self.parts.tunables
+        default = self.parts.state.facts(principal.tenant_id).default_max_tokens or tunables.default_max_tokens
         return build_request(
             body,
             "/v1/generate",
             size_bytes,
-            default_max_tokens=tunables.default_max_tokens,
+            default_max_tokens=default,
             max_choices=tunables.max_choices,
             always_streams=True,
         )

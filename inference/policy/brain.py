@@ -99,17 +99,26 @@ class Brain:
             decisions += pool.promote(now_s)
         return decisions
 
-    def set_month(self, tenant: str, *, spent_micros: int, ends_s: float, now_s: float) -> list[Decision]:
-        self._limiter.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s)
-        return []
+    def set_month(
+        self,
+        tenant: str,
+        *,
+        spent_micros: int,
+        ends_s: float,
+        now_s: float,
+        scope: Scope | None = None,
+        replaces: bool = False,
+    ) -> None:
+        """As Limiter's."""
+        self._limiter.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
 
     def set_balance(self, tenant: str, available_micros: int | None) -> list[Decision]:
         self._limiter.set_balance(tenant, available_micros)
         return []
 
-    def acknowledged(self, tenant: str, amount_micros: int) -> None:
-        """The ledger's row of the tenant's month includes so much more of what was settled here."""
-        self._limiter.acknowledged(tenant, amount_micros)
+    def acknowledged(self, tenant: str, amount_micros: int, *, key: str | None = None, model: str | None = None) -> None:
+        """The ledger's rows of the tenant's month include so much more of what was settled here."""
+        self._limiter.acknowledged(tenant, amount_micros, key=key, model=model)
 
     # What requests do
 
@@ -246,6 +255,10 @@ class Brain:
     def positions(self, now_s: float) -> list[Queued]:
         """Where everybody stands that waits. O(n log n): once a second or so."""
         return [queued for pool in self._pools.values() for queued in pool.positions(now_s)]
+
+    def routers(self) -> dict[str, Router]:
+        """By model; to look at."""
+        return {model: pool.router for model, pool in self._pools.items()}
 
     def snapshot(self, now_s: float) -> BrainSnapshot:
         pools = {model: pool.snapshot(now_s) for model, pool in self._pools.items()}

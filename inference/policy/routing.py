@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from inference.policy.choosing import Choice, Chooser
 from inference.policy.decisions import Ask, Ending, Reason, ReplicaSpec, StateFrame, Usage
 from inference.policy.fleet import Fleet, Replica, Running
-from inference.policy.health import Health
+from inference.policy.health import Health, Record
 from inference.policy.prefix import PrefixIndex
 from inference.policy.routing_tunables import RoutingTunables
 from inference.policy.speed import Speeds
@@ -76,6 +76,10 @@ class Router:
         for replica in self._fleet.replicas.values():
             self._chooser.refresh(replica, now_s)
             self._place(replica)
+
+    def health_records(self) -> dict[str, Record]:
+        """By replica; to look at."""
+        return self._health.records
 
     def set_cap(self, replica: str, cap: int) -> None:
         """At most so many at once, within the replica's own bound; what runs already runs on. Unknown: no error."""

@@ -10,8 +10,10 @@ import logging.config
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
@@ -71,6 +73,18 @@ def configure(config: dict[str, Any]) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+_encode_line = msgspec.json.Encoder().encode
+
+
+def access(logger: str, event: str, **values: str | int | float | None) -> None:
+    """A line as `log.info` writes it, for what ends every request: a tenth of the cost. The names are ours, so none is
+    private; logging's handlers do not see it."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    line = {**values, "event": event, "level": "info", "logger": logger, "request_id": REQUEST_ID.get(), "timestamp": now}
+    assert not NEVER_LOGGED & line.keys(), "never logged"
+    sys.stderr.write(_encode_line(line).decode() + "\n")
 
 
 class RequestIdMiddleware:

@@ -13,7 +13,8 @@ import msgspec
 
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock, SystemClock
-from inference.dispatch.dispatcher import LocalDispatcher
+from inference.dispatch.dispatcher import Dispatcher
+from inference.dispatch.host import BrainHost, HostTunables
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.listening import bind
 from inference.gateway.metrics import Metrics
@@ -22,7 +23,7 @@ from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import build_server
 from inference.gateway.state import Change, ControlState
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
-from inference.policy.admission import AdmissionTunables
+from inference.policy.brain_tunables import BrainTunables
 from inference.tokenising.counter import PromptCounter
 from tenants.services.key_format import ParsedKey, new_key
 
@@ -67,7 +68,8 @@ class TwinJournal:
 class GatewayUnderTest:
     parts: GatewayParts
     state: ControlState
-    dispatcher: LocalDispatcher
+    dispatcher: Dispatcher
+    host: BrainHost
     journal: TwinJournal
     port: int
     key: str
@@ -96,10 +98,15 @@ class GatewayUnderTest:
         return self.journal.closed[0]
 
     def in_flight(self) -> int:
-        return sum(pool.in_flight for pool in self.dispatcher.snapshot().values())
+        return self.host.snapshot().in_flight
+
+    def struck(self) -> set[str]:
+        """Replicas of `m` that were blamed for a failure, and have not worn it off."""
+        records = self.host.brain.routers()["m"].health_records()
+        return {name for name, record in records.items() if record.strikes}
 
     def queued(self) -> int:
-        return sum(pool.queued for pool in self.dispatcher.snapshot().values())
+        return self.host.snapshot().queued
 
 
 class KnownTokenisers:
@@ -169,14 +176,16 @@ async def running_gateway(
     tunables: GatewayTunables | None = None,
     edge: EdgeTunables | None = None,
     upstream: UpstreamTunables | None = None,
-    admission: AdmissionTunables | None = None,
+    admission: BrainTunables | None = None,
+    hosting: HostTunables | None = None,
     clock: Clock | None = None,
     tokenisers: Mapping[str, PromptCounter] = MappingProxyType({}),
     tokenising: TokeniserTunables | None = None,
 ) -> AsyncIterator[GatewayUnderTest]:
     key, state, journal, clock = new_key(), ControlState(), TwinJournal(), clock or SystemClock()
     state.apply([*key_changes(key), *changes])
-    dispatcher = LocalDispatcher(state, admission or AdmissionTunables(), clock)
+    host, dispatcher = BrainHost(state, clock, brain=admission, tunables=hosting), Dispatcher(state)
+    dispatcher.link = host.open(dispatcher.deliver)
     metrics = Metrics()
     prompts = PromptSizer(state, KnownTokenisers(tokenisers), metrics, clock, tokenising or TokeniserTunables())
     parts = GatewayParts(
@@ -191,6 +200,7 @@ async def running_gateway(
         tunables=tunables or GatewayTunables(drain_s=0.2),
         why_not_ready=lambda: "",
         feed_age_s=lambda: 0.0,
+        brain_snapshot=host.snapshot,
         edge=edge or EdgeTunables(),
     )
     listening = asyncio.Event()
@@ -206,9 +216,10 @@ async def running_gateway(
     await asyncio.wait_for(listening.wait(), 10)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http:
         try:
-            yield GatewayUnderTest(parts, state, dispatcher, journal, port, key.text, http, stop)
+            yield GatewayUnderTest(parts, state, dispatcher, host, journal, port, key.text, http, stop)
         finally:
             await http.aclose()
             await stop()
             dispatcher.close()
+            host.close()
             prompts.close()

@@ -68,7 +68,7 @@ def one_input(data: bytes) -> None:
         return
     assert 1 <= request.num_choices <= 128
     assert 1 <= request.max_tokens < 2**31
-    body, _ = upstream_body(request, kind="vllm", upstream_model="inner", cache_salt="salt")
+    body, _ = upstream_body(request, kind="vllm", upstream_model="inner", cache_salt="salt", engine_priority=0)
     sent = json.loads(body)
     assert sent["model"] == "inner"
     assert sent.keys() & REFUSED == {"cache_salt", "messages" if request.api == "chat" else "prompt"}

@@ -1,269 +1,247 @@
+"""The gateway's side of the brain, with the brain in the same process: grants, refusals, cancels, limits."""
+
 import asyncio
-import gc
-import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from headway.clock import FakeClock, SystemClock
-from inference.dispatch.dispatcher import Ask, Grant, LocalDispatcher
-from inference.errors import NoReplicaReady, QueueFull, QueueTimeout, UnknownModel
+from headway.clock import SystemClock
+from headway.errors import HeadwayError
+from inference.dispatch.dispatcher import Dispatcher, Grant
+from inference.dispatch.host import BrainHost, HostTunables
+from inference.errors import NoReplicaReady, QueueFull, QueueTimeout, QuotaSpent, RateLimited
 from inference.gateway.state import Change, ControlState
-from inference.policy.admission import AdmissionTunables
-from tests.inference.gateway.control_rows import gone, model_row, replica_row, state_of
+from inference.policy.brain_tunables import BrainTunables
+from inference.policy.decisions import Ask, Ending, Queued, Tier, TokenPrice, Usage
+from tests.fakes.gateway import ACME, GLOBEX, model_changes
 
-TUNABLES = AdmissionTunables(queue_timeout_s=30.0, replica_hold_s=2.0)
-
-
-def ask(model: str = "m", *excluded: str) -> Ask:
-    return Ask("req_1", model, "acme-id", "standard", 10, 10, frozenset(excluded))
+pytestmark = pytest.mark.asyncio
 
 
-def dispatcher_of(*changes: Change, tunables: AdmissionTunables = TUNABLES) -> tuple[LocalDispatcher, ControlState, FakeClock]:
-    state, clock = state_of(*changes), FakeClock()
-    return LocalDispatcher(state, tunables, clock), state, clock
+def terms(tenant: str = ACME, *, id: int = 900, tier_ceiling: str = "interactive", **limits: int) -> Change:  # noqa: A002
+    rows = [{"scope": "tenant", "id": tenant, "kind": kind, "value": value} for kind, value in limits.items()]
+    payload = {
+        "plan": "p",
+        "weight": 1.0,
+        "tier_ceiling": tier_ceiling,
+        "time_zone": "UTC",
+        "default_max_tokens": None,
+        "limits": rows,
+    }
+    return Change(id=id, kind="terms", key=tenant, payload=payload)
 
 
-def one_slot() -> tuple[LocalDispatcher, ControlState, FakeClock]:
-    return dispatcher_of(model_row(1), replica_row(2, max_in_flight=1))
+class Rig:
+    def __init__(self, *changes: Change, slots: int = 2, replicas: int = 1, brain: BrainTunables | None = None) -> None:
+        self.state = ControlState()
+        urls = [f"http://replica-{number}" for number in range(replicas)]
+        self.state.apply([*model_changes("m", urls, max_in_flight=slots, max_queued=3), *changes])
+        self.host = BrainHost(self.state, SystemClock(), brain=brain, tunables=HostTunables(positions_s=0.02))
+        self.dispatcher = Dispatcher(self.state)
+        self.dispatcher.link = self.session = self.host.open(self.dispatcher.deliver)
+        self.number = 0
+
+    def ask(self, tenant: str = ACME, **more: Any) -> Ask:
+        self.number += 1
+        given = {"id": f"r{self.number}", "prompt_tokens": 10, "max_tokens": 20, **more}
+        return Ask(model="m", tenant=tenant, key="k1", **given)
+
+    def check(self) -> None:
+        self.host.brain.check_invariants(self.host.now_s())
+
+    @property
+    def in_flight(self) -> int:
+        return self.host.snapshot().in_flight
 
 
-async def start(dispatcher: LocalDispatcher, request: Ask) -> asyncio.Task[Grant]:
-    task = asyncio.create_task(dispatcher.submit(request))
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def build(*changes: Change, **options: Any) -> Rig:
+        rigs.append(Rig(*changes, **options))
+        return rigs[-1]
+
+    yield build
+    for rig in rigs:
+        rig.check()
+        rig.dispatcher.close()
+        rig.host.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110  nobody tells when it changes
+            await asyncio.sleep(0.002)
+
+
+async def test_a_grant_names_a_replica_and_settling_gives_its_slot_back(make: Callable[..., Rig]) -> None:
+    rig = make()
+    grant = await rig.dispatcher.submit(rig.ask())
+    assert (grant.replica.id, grant.decision.max_tokens, rig.in_flight) == ("rep-0", 20, 1)
+    rig.dispatcher.settle("r1", Ending.WELL, Usage(10, 0, 3))
+    rig.dispatcher.settle("r1", Ending.WELL, Usage(10, 0, 3))
+    assert rig.in_flight == 0
+
+
+async def test_the_next_in_the_queue_is_woken_and_was_told_where_it_stood(make: Callable[..., Rig]) -> None:
+    rig = make(slots=1)
+    told: list[Queued] = []
+    await rig.dispatcher.submit(rig.ask())
+    waiting = asyncio.create_task(rig.dispatcher.submit(rig.ask(), told.append))
+    await until(lambda: len(told) > 1)
+    assert {queued.position for queued in told} == {1}
+    rig.dispatcher.settle("r1", Ending.WELL, Usage())
+    grant = await waiting
+    assert (grant.decision.id, rig.in_flight) == ("r2", 1)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_cancelling_leaks_nothing_whenever_it_comes(make: Callable[..., Rig], turns: int) -> None:
+    rig = make(slots=1)
+    first = await rig.dispatcher.submit(rig.ask())
+    assert isinstance(first, Grant)
+    waiting = asyncio.create_task(rig.dispatcher.submit(rig.ask()))
     await asyncio.sleep(0)
-    return task
-
-
-async def turns(number: int = 5) -> None:
-    for _ in range(number):
+    if turns > 1:
+        rig.dispatcher.settle("r1", Ending.WELL, Usage())
+    for _ in range(turns % 2):
         await asyncio.sleep(0)
-
-
-async def test_a_free_replica_is_granted_at_once_and_its_release_is_idempotent() -> None:
-    dispatcher, _, _ = one_slot()
-    grant = await dispatcher.submit(ask())
-    assert (grant.replica.id, grant.replica.url, grant.queue_ms) == ("r1", "http://127.0.0.1:1", 0)
-    assert dispatcher.snapshot()["m"].in_flight_by_replica == {"r1": 1}
-    grant.release()
-    grant.release()
-    assert dispatcher.snapshot()["m"].in_flight == 0
-
-
-async def test_a_release_wakes_the_next_in_the_queue_who_learns_how_long_he_waited() -> None:
-    dispatcher, _, clock = one_slot()
-    first = await dispatcher.submit(ask())
-    second, third = await start(dispatcher, ask()), await start(dispatcher, ask())
-    clock.advance(1.5)
-    first.release()
-    grant = await second
-    assert grant.queue_ms == 1500
-    assert not third.done()
-    grant.release()
-    (await third).release()
-    assert dispatcher.snapshot()["m"].in_flight == 0
-
-
-async def test_an_unknown_model_is_the_client_s_mistake() -> None:
-    dispatcher, _, _ = one_slot()
-    with pytest.raises(UnknownModel):
-        await dispatcher.submit(ask("nope"))
-
-
-async def test_a_full_queue_and_a_model_without_replicas_are_refused_with_a_time_to_come_back() -> None:
-    dispatcher, _, _ = dispatcher_of(model_row(1, max_queued=0), replica_row(2, max_in_flight=1), model_row(3, "empty"))
-    grant = await dispatcher.submit(ask())
-    with pytest.raises(QueueFull) as full:
-        await dispatcher.submit(ask())
-    with pytest.raises(NoReplicaReady) as none:
-        await dispatcher.submit(ask("empty"))
-    with pytest.raises(NoReplicaReady) as tried:
-        await dispatcher.submit(ask("m", "r1"))
-    assert all((error.value.retry_after_s or 0) >= 1 for error in (full, none, tried))
-    grant.release()
-
-
-async def test_who_waits_too_long_is_refused() -> None:
-    dispatcher, _, clock = one_slot()
-    grant = await dispatcher.submit(ask())
-    waiting = await start(dispatcher, ask())
-    clock.advance(29.9)
-    dispatcher.tick()
-    await turns()
-    assert not waiting.done()
-    clock.advance(0.2)
-    dispatcher.tick()
-    with pytest.raises(QueueTimeout) as refused:
-        await waiting
-    assert refused.value.retry_after_s
-    assert dispatcher.snapshot()["m"].queued == 0
-    grant.release()
-
-
-async def test_the_timer_refuses_without_anybody_calling() -> None:
-    state = state_of(model_row(1), replica_row(2, max_in_flight=1))
-    dispatcher = LocalDispatcher(state, AdmissionTunables(queue_timeout_s=0.03), SystemClock())
-    grant = await dispatcher.submit(ask())
-    async with asyncio.timeout(5):
-        results = await asyncio.gather(*(dispatcher.submit(ask()) for _ in range(5)), return_exceptions=True)
-    assert [type(result) for result in results] == [QueueTimeout] * 5
-    grant.release()
-
-
-async def test_a_waiting_request_that_is_cancelled_leaves_the_queue() -> None:
-    dispatcher, _, _ = one_slot()
-    first = await dispatcher.submit(ask())
-    second, third = await start(dispatcher, ask()), await start(dispatcher, ask())
-    second.cancel()
-    await turns()
-    assert dispatcher.snapshot()["m"].queued == 1
-    first.release()
-    (await third).release()
-    assert dispatcher.snapshot()["m"].in_flight == 0
-
-
-@pytest.mark.parametrize("release_first", [True, False])
-async def test_a_request_cancelled_in_the_turn_in_which_it_is_granted_gives_the_slot_to_the_next(release_first: bool) -> None:
-    dispatcher, _, _ = one_slot()
-    first = await dispatcher.submit(ask())
-    second, third = await start(dispatcher, ask()), await start(dispatcher, ask())
-    for step in (first.release, second.cancel) if release_first else (second.cancel, first.release):
-        step()
-    with pytest.raises(asyncio.CancelledError):
-        await second
-    async with asyncio.timeout(5):
-        (await third).release()
-    assert dispatcher.snapshot()["m"].in_flight == 0
-
-
-async def test_a_request_cancelled_in_the_turn_in_which_it_is_refused_leaves_no_unseen_error() -> None:
-    dispatcher, _, clock = one_slot()
-    unseen: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unseen.append(context))
-    grant = await dispatcher.submit(ask())
-    waiting = await start(dispatcher, ask())
-    clock.advance(31)
-    dispatcher.tick()
     waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    del waiting
-    gc.collect()
-    await turns()
-    assert unseen == []
-    grant.release()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled() or turns == 3
+    rig.dispatcher.settle("r2", Ending.NEUTRAL, Usage())
+    rig.dispatcher.settle("r1", Ending.WELL, Usage())
+    assert (rig.in_flight, rig.host.snapshot().queued, rig.host.snapshot().limits.open) == (0, 0, 0)
 
 
-async def test_a_failed_replica_is_spared_and_its_slot_is_given_back() -> None:
-    dispatcher, _, _ = dispatcher_of(model_row(1), replica_row(2, "r1"), replica_row(3, "r2"))
-    grant = await dispatcher.submit(ask())
-    grant.replica_failed("connection refused")
-    grant.release()
-    others = [await dispatcher.submit(ask()) for _ in range(2)]
-    assert {other.replica.id for other in others} == {"r2"}
-    assert dispatcher.snapshot()["m"].in_flight == 2
-    assert dispatcher.snapshot()["m"].cooling_down == {grant.replica.id}
+async def test_a_full_queue_refuses_and_says_when_to_come_back(make: Callable[..., Rig]) -> None:
+    rig = make(slots=1)
+    await rig.dispatcher.submit(rig.ask())
+    waiting = [asyncio.create_task(rig.dispatcher.submit(rig.ask())) for _ in range(3)]
+    await until(lambda: rig.host.snapshot().queued == 3)
+    with pytest.raises(QueueFull) as refused:
+        await rig.dispatcher.submit(rig.ask())
+    assert refused.value.retry_after_s and refused.value.data["detail"]["retry"] == "estimate"  # type: ignore[index]
+    rig.dispatcher.close()
+    for task in waiting:
+        with pytest.raises(NoReplicaReady):
+            await task
+        rig.dispatcher.settle(f"r{waiting.index(task) + 2}", Ending.NEUTRAL, Usage())
 
 
-async def on_another_thread(state: ControlState, *changes: Change) -> None:
-    thread = threading.Thread(target=state.apply, args=(changes,))
-    thread.start()
-    thread.join()
-    await turns()
+async def test_the_queue_gives_up_in_time(make: Callable[..., Rig]) -> None:
+    rig = make(slots=1, brain=BrainTunables(queue_timeout_s=0.05))
+    await rig.dispatcher.submit(rig.ask())
+    with pytest.raises((QueueTimeout, HeadwayError)) as refused:
+        await rig.dispatcher.submit(rig.ask())
+    assert refused.value.code in ("queue_timeout", "deadline_not_met")
 
 
-async def test_a_draining_replica_gets_nothing_new_while_what_runs_on_it_ends() -> None:
-    dispatcher, state, _ = dispatcher_of(model_row(1), replica_row(2, "r1", max_in_flight=4))
-    old = await dispatcher.submit(ask())
-    await on_another_thread(state, replica_row(3, "r1", state="draining"), replica_row(4, "r2"))
-    grants = [await dispatcher.submit(ask()) for _ in range(2)]
-    assert {grant.replica.id for grant in grants} == {"r2"}
-    assert dispatcher.snapshot()["m"].in_flight_by_replica == {"r1": 1, "r2": 2}
-    old.release()
-    assert dispatcher.snapshot()["m"].in_flight_by_replica == {"r2": 2}
+async def test_b37_calls_started_together_reserve_what_they_may_use(make: Callable[..., Rig]) -> None:
+    rig = make(terms(input_tokens_per_minute=1000, output_tokens_per_minute=1000), slots=50)
+    asks = [rig.ask(prompt_tokens=100, max_tokens=200) for _ in range(50)]
+    results = await asyncio.gather(*(rig.dispatcher.submit(ask) for ask in asks), return_exceptions=True)
+    granted = [result for result in results if isinstance(result, Grant)]
+    assert sum(grant.decision.max_tokens for grant in granted) == 1000
+    refused = [result for result in results if not isinstance(result, Grant)]
+    assert all(isinstance(error, RateLimited) for error in refused)
+    error = refused[0]
+    assert isinstance(error, RateLimited)
+    assert error.data["detail"]["limit"] == {  # type: ignore[index]
+        "kind": "output_tokens_per_minute",
+        "scope": "tenant",
+        "value": 1000,
+        "used": 0,
+        "reserved": 1000,
+        "asked": 200,
+        "resets_in_s": pytest.approx(60, abs=1),
+    }
 
 
-async def test_a_replica_that_comes_serves_those_who_wait() -> None:
-    dispatcher, state, _ = one_slot()
-    grant = await dispatcher.submit(ask())
-    waiting = await start(dispatcher, ask())
-    # While the loop sleeps: the change has to wake it.
-    feed = threading.Timer(0.05, state.apply, args=([replica_row(3, "r2")],))
-    feed.start()
-    async with asyncio.timeout(5):
-        assert (await waiting).replica.id == "r2"
-    feed.join()
-    grant.release()
+async def test_b36_what_is_left_falls_by_what_was_used(make: Callable[..., Rig]) -> None:
+    rig = make(terms(output_tokens_per_minute=10_000))
+    await rig.dispatcher.submit(rig.ask(max_tokens=500))
+    rig.dispatcher.settle("r1", Ending.WELL, Usage(10, 0, 123))
+    grant = await rig.dispatcher.submit(rig.ask(max_tokens=100))
+    assert grant.decision.rates.remaining_tokens == 10_000 - 123 - 100
 
 
-async def test_requests_are_held_for_a_moment_when_an_engine_restarts() -> None:
-    dispatcher, state, clock = one_slot()
-    (await dispatcher.submit(ask())).release()
-    await on_another_thread(state, gone(3, "replica", "r1"))
-    held = await start(dispatcher, ask())
-    assert not held.done()
-    await on_another_thread(state, replica_row(4, "r1", epoch=1))
-    async with asyncio.timeout(5):
-        (await held).release()
-    await on_another_thread(state, gone(5, "replica", "r1"))
-    lost = await start(dispatcher, ask())
-    clock.advance(2.1)
-    dispatcher.tick()
-    with pytest.raises(NoReplicaReady):
-        await lost
+async def test_b32_a_spent_budget_is_no_rate_limit_and_is_not_retried(make: Callable[..., Rig]) -> None:
+    rig = make(terms(monthly_budget=1_000_000))
+    price = TokenPrice(output_micros=1_000_000 * 1_000_000)  # a dollar a token
+    with pytest.raises(QuotaSpent) as refused:
+        await rig.dispatcher.submit(rig.ask(max_tokens=2, price=price))
+    error = refused.value
+    assert (error.http_status, error.code) == (429, "insufficient_quota")
+    assert ("x-should-retry", "false") in error.data["headers"]  # type: ignore[operator]
+    await rig.dispatcher.submit(rig.ask(max_tokens=1, price=price))
 
 
-async def test_a_model_registered_later_is_served_and_one_that_goes_is_forgotten() -> None:
-    dispatcher, state, _ = one_slot()
-    (await dispatcher.submit(ask())).release()
-    await on_another_thread(state, model_row(3, "new"), replica_row(4, "r9", "new"))
-    grant = await dispatcher.submit(ask("new"))
-    await on_another_thread(state, gone(5, "model", "new"))
-    with pytest.raises(UnknownModel):
-        await dispatcher.submit(ask("new"))
-    grant.release()
-    await on_another_thread(state, model_row(6, "other"))
-    assert sorted(dispatcher.snapshot()) == ["m", "other"]
+async def test_b61_a_retry_counts_as_the_same_request(make: Callable[..., Rig]) -> None:
+    rig = make(terms(requests_per_minute=1), replicas=2)
+    ask = rig.ask()
+    grant = await rig.dispatcher.submit(ask)
+    grant.give_back(Ending.FAILED, "reset")
+    again = await rig.dispatcher.submit(Ask(**{**_fields(ask), "excluded": frozenset({grant.replica.id})}))
+    assert again.replica.id != grant.replica.id
+    rig.dispatcher.settle(ask.id, Ending.WELL, Usage())
+    with pytest.raises(RateLimited):
+        await rig.dispatcher.submit(rig.ask())
 
 
-async def test_closing_refuses_those_who_wait_and_those_who_come() -> None:
-    dispatcher, state, _ = one_slot()
-    grant = await dispatcher.submit(ask())
-    waiting = await start(dispatcher, ask())
-    dispatcher.close()
-    with pytest.raises(NoReplicaReady):
-        await waiting
-    with pytest.raises(NoReplicaReady):
-        await dispatcher.submit(ask())
-    grant.release()
-    await on_another_thread(state, replica_row(3, "r2"))
+async def test_concurrency_waits_instead_of_refusing(make: Callable[..., Rig]) -> None:
+    rig = make(terms(concurrent_requests=1), slots=4)
+    await rig.dispatcher.submit(rig.ask())
+    waiting = asyncio.create_task(rig.dispatcher.submit(rig.ask()))
+    other = await rig.dispatcher.submit(rig.ask(GLOBEX))
+    assert other.replica.id == "rep-0" and not waiting.done()
+    rig.dispatcher.settle("r1", Ending.WELL, Usage())
+    await waiting
 
 
-async def test_a_storm_of_requests_of_which_many_leave_at_any_moment_leaks_no_slot_and_never_exceeds_a_cap() -> None:
-    dispatcher, _, _ = dispatcher_of(
-        model_row(1, max_queued=1000), *(replica_row(2 + n, f"r{n}", max_in_flight=3) for n in range(3))
-    )
-    served = 0
+async def test_a_tier_above_the_plan_s_is_clamped(make: Callable[..., Rig]) -> None:
+    rig = make(terms(tier_ceiling="batch"))
+    grant = await rig.dispatcher.submit(rig.ask(tier=Tier.INTERACTIVE))
+    assert grant.decision.tier is Tier.BATCH
 
-    async def request(number: int) -> None:
-        nonlocal served
-        grant = await dispatcher.submit(ask("m", *(["r0"] if number % 5 == 0 else [])))
-        try:
-            assert max(dispatcher.snapshot()["m"].in_flight_by_replica.values()) <= 3
-            await turns(number % 4)
-            served += 1
-        finally:
-            grant.replica_failed("storm") if number % 11 == 0 else grant.release()
 
-    tasks = []
-    for number in range(600):
-        tasks.append(asyncio.create_task(request(number)))
-        if number % 3 == 0:
-            await turns(number % 3)
-        if number % 2 == 0:
-            tasks[number * 7 % len(tasks)].cancel()
-    async with asyncio.timeout(20):
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(result) for result in results} == {type(None), asyncio.CancelledError}
-    assert served >= 300
-    snapshot = dispatcher.snapshot()["m"]
-    assert (snapshot.in_flight, snapshot.queued) == (0, 0)
+async def test_terms_that_change_hold_from_then_on(make: Callable[..., Rig]) -> None:
+    rig = make(terms(requests_per_minute=1))
+    await rig.dispatcher.submit(rig.ask())
+    with pytest.raises(RateLimited):
+        await rig.dispatcher.submit(rig.ask())
+    rig.state.apply([terms(id=901, requests_per_minute=2)])
+    await asyncio.sleep(0.01)
+    await rig.dispatcher.submit(rig.ask())
+
+
+async def test_a_gateway_that_dies_frees_all_it_held_at_once(make: Callable[..., Rig]) -> None:
+    rig = make(slots=1)
+    await rig.dispatcher.submit(rig.ask())
+    other = Dispatcher(rig.state)
+    other.link = rig.host.open(other.deliver)
+    waiting = asyncio.create_task(other.submit(Ask(id="x1", model="m", tenant=GLOBEX, key="k2")))
+    await until(lambda: rig.host.snapshot().queued == 1)
+    rig.session.close()
+    assert (await waiting).replica.id == "rep-0"
+    assert rig.in_flight == 1
+
+
+async def test_a_replica_that_drains_gets_nothing_new(make: Callable[..., Rig]) -> None:
+    rig = make(replicas=2)
+    rig.state.apply([Change(id=950, kind="replica", key="rep-0", payload={**_payload(rig, "rep-0"), "state": "draining"})])
+    await asyncio.sleep(0.01)
+    grants = [await rig.dispatcher.submit(rig.ask()) for _ in range(2)]
+    assert {grant.replica.id for grant in grants} == {"rep-1"}
+
+
+def _payload(rig: Rig, replica_id: str) -> dict[str, Any]:
+    replica = rig.state.replica(replica_id)
+    assert replica is not None
+    return {name: getattr(replica, name) for name in replica.__dataclass_fields__ if name != "id"}
+
+
+def _fields(ask: Ask) -> dict[str, Any]:
+    return {name: getattr(ask, name) for name in ask.__dataclass_fields__}

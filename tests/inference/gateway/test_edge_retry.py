@@ -8,7 +8,7 @@ import pytest
 
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.upstream import UpstreamTunables
-from inference.policy.admission import AdmissionTunables
+from inference.policy.brain_tunables import BrainTunables
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
 from tests.fakes.replica import (
     CLOSE,
@@ -77,8 +77,7 @@ async def test_a_replica_that_says_nothing_is_left_alone_for_a_while(script: Any
         first.script(script)
         async with running_gateway(model_changes("m", [first.url, second.url])) as gateway:
             await gateway.post()
-            cooling = gateway.dispatcher.snapshot()["m"].cooling_down
-            assert cooling == ({"rep-0"} if is_blamed else set())
+            assert gateway.struck() == ({"rep-0"} if is_blamed else set())
 
 
 async def test_an_answer_that_is_not_streamed_is_made_again_when_its_replica_dies_half_way() -> None:
@@ -177,7 +176,7 @@ async def test_a_full_queue_is_a_429_and_a_wait_that_is_too_long_a_503(replica: 
     go = asyncio.Event()
     replica.script(streamed([go, *chat_events()]))
     changes = model_changes("m", [replica.url], max_in_flight=1, max_queued=1)
-    async with running_gateway(changes, admission=AdmissionTunables(queue_timeout_s=0.3)) as gateway:
+    async with running_gateway(changes, admission=BrainTunables(queue_timeout_s=0.3)) as gateway:
         running = asyncio.create_task(gateway.post())
         await replica.wait_for_request()
         waiting = asyncio.create_task(gateway.post())

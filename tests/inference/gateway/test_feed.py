@@ -56,7 +56,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
 
         return call
 
-    for name in ("rows_after", "newest_rows"):
+    for name in ("has_rows_after", "rows_after", "newest_rows"):
         monkeypatch.setattr(control, name, unless_away(getattr(control, name)))
     yield lambda value: is_away.update(now=value)
 
@@ -234,7 +234,7 @@ def test_an_unexpected_failure_does_not_end_the_thread(make: Make, monkeypatch: 
     feed, state = make()
     assert feed.wait_ready(10)
     calls = {"left": 2}
-    original = control.rows_after
+    original = control.has_rows_after
 
     def fails_twice(*args: Any, **kwargs: Any) -> Any:
         if calls["left"]:
@@ -242,7 +242,7 @@ def test_an_unexpected_failure_does_not_end_the_thread(make: Make, monkeypatch: 
             raise RuntimeError("a mistake of ours")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(control, "rows_after", fails_twice)
+    monkeypatch.setattr(control, "has_rows_after", fails_twice)
     publish(model_row(0))
     eventually(lambda: state.model("m") is not None)
     assert calls["left"] == 0

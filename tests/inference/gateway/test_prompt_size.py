@@ -3,14 +3,15 @@
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import websockets
 
-from inference.dispatch.dispatcher import Ask, Grant, LocalDispatcher
+from inference.dispatch.dispatcher import Dispatcher, Grant
 from inference.gateway.prompt_size import CHAT_TOKENS, MESSAGE_TOKENS, TokeniserTunables
+from inference.policy.decisions import Ask, Queued
 from inference.tokenising.counter import PromptCounter
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
 from tests.fakes.raw_http import RawClient
@@ -46,20 +47,20 @@ def counted(gateway: GatewayUnderTest, how: str) -> float:
 def asks(monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
     """What the dispatcher was asked for."""
     seen: list[Ask] = []
-    submit = LocalDispatcher.submit
+    submit = Dispatcher.submit
 
-    async def watched(self: LocalDispatcher, ask: Ask) -> Grant:
+    async def watched(self: Dispatcher, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant:
         seen.append(ask)
-        return await submit(self, ask)
+        return await submit(self, ask, on_queued)
 
-    monkeypatch.setattr(LocalDispatcher, "submit", watched)
+    monkeypatch.setattr(Dispatcher, "submit", watched)
     return seen
 
 
 async def test_a_counted_prompt_is_what_is_asked_for(replica: ScriptedReplica, asks: list[Ask]) -> None:
     async with serving(replica) as gateway:
         assert (await gateway.post(body=chat("hi", max_tokens=8))).status_code == 200
-        assert (asks[0].prompt_tokens_bound, asks[0].max_tokens) == (size_of_chat("hi"), 8)
+        assert (asks[0].prompt_tokens, asks[0].max_tokens) == (size_of_chat("hi"), 8)
         assert counted(gateway, "exact") == 1
 
 
@@ -121,7 +122,7 @@ async def test_completions_are_counted_in_all_their_forms(
     async with serving(replica) as gateway:
         body = {"model": "m", "prompt": prompt, "max_tokens": CONTEXT - longest, "stream": True}
         await gateway.post("/v1/completions", body)
-        assert asks[0].prompt_tokens_bound == total
+        assert asks[0].prompt_tokens == total
         refused = await gateway.post("/v1/completions", {**body, "max_tokens": CONTEXT - longest + 1})
         assert refused.json()["error"]["param"] == "prompt"
 
@@ -133,7 +134,7 @@ async def test_a_prompt_that_the_engine_cuts_is_counted_as_cut(
     async with serving(replica) as gateway:
         assert (await gateway.post(body=chat("a" * 50_000, truncate_prompt_tokens=kept))).status_code == 200
         assert replica.requests[0].json["max_tokens"] == sent
-        assert asks[0].prompt_tokens_bound == CONTEXT - sent if kept != 100 else 100
+        assert asks[0].prompt_tokens == CONTEXT - sent if kept != 100 else 100
 
 
 async def test_what_was_counted_before_is_not_counted_again(replica: ScriptedReplica) -> None:
@@ -150,7 +151,7 @@ async def test_an_external_replica_gets_the_limit_as_it_was_named(replica: Scrip
     async with serving(replica, kind="openai", tokeniser="") as gateway:
         assert (await gateway.post(body=chat("ü" * 3000, max_tokens=9000))).status_code == 200
         assert replica.requests[0].json["max_tokens"] == 9000
-        assert asks[0].prompt_tokens_bound == CHAT_TOKENS + MESSAGE_TOKENS + 6001
+        assert asks[0].prompt_tokens == CHAT_TOKENS + MESSAGE_TOKENS + 6001
         assert counted(gateway, "no_tokeniser") == 1
 
 
@@ -167,7 +168,7 @@ async def test_what_cannot_be_counted_is_served_all_the_same(
 ) -> None:
     async with serving(replica, counter) as gateway:
         assert (await gateway.post(body=chat("hi"))).status_code == 200
-        assert asks[0].prompt_tokens_bound == CHAT_TOKENS + MESSAGE_TOKENS + 3
+        assert asks[0].prompt_tokens == CHAT_TOKENS + MESSAGE_TOKENS + 3
         assert replica.requests[0].json["max_tokens"] == 512
         assert counted(gateway, why) == 1
 
@@ -243,13 +244,13 @@ async def test_b38_what_is_not_plain_text_is_bounded_by_its_size_too(
 ) -> None:
     async with serving(replica, kind="openai", tokeniser="") as gateway:
         assert (await gateway.post(body={"model": "m", **fields})).status_code == 200
-        assert asks[0].prompt_tokens_bound > 20_000
+        assert asks[0].prompt_tokens > 20_000
 
 
 async def test_b38_ids_are_counted_for_any_engine(replica: ScriptedReplica, asks: list[Ask]) -> None:
     async with serving(replica, kind="openai", tokeniser="") as gateway:
         await gateway.post("/v1/completions", {"model": "m", "prompt": [[5] * 700, [6] * 300], "max_tokens": 1})
-        assert asks[0].prompt_tokens_bound == 1000
+        assert asks[0].prompt_tokens == 1000
 
 
 async def test_replicas_that_count_differently_are_not_counted_for(replica: ScriptedReplica) -> None:

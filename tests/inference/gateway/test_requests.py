@@ -22,7 +22,7 @@ def refusal(sent: Any, route: str = "/v1/chat/completions") -> BadRequest:
 
 
 def sent_upstream(request: GenerationRequest, kind: str = "vllm") -> dict[str, Any]:
-    body, _ = upstream_body(request, kind=kind, upstream_model="inner", cache_salt="salt")
+    body, _ = upstream_body(request, kind=kind, upstream_model="inner", cache_salt="salt", engine_priority=0)
     decoded: dict[str, Any] = json.loads(body)
     return decoded
 

@@ -29,7 +29,7 @@ def refusal(sent: Any, route: str = "/v1/generate") -> BadRequest:
 
 
 def upstream(sent: Any, kind: str = "vllm") -> dict[str, Any]:
-    body, _ = upstream_body(read(sent), kind=kind, upstream_model="inner", cache_salt="salt")
+    body, _ = upstream_body(read(sent), kind=kind, upstream_model="inner", cache_salt="salt", engine_priority=0)
     decoded: dict[str, Any] = json.loads(body)
     return decoded
 
@@ -330,7 +330,7 @@ def test_x09_what_is_no_json_number_is_refused(written: str) -> None:
 def test_x09_a_whole_number_may_be_written_with_a_fraction_of_zero_and_engines_read_it_alike(written: str) -> None:
     request = read(f'{HI},"max_tokens":{written},"seed":{written}}}')
     assert request.max_tokens == 8
-    body, _ = upstream_body(request, kind="vllm", upstream_model="inner", cache_salt="salt")
+    body, _ = upstream_body(request, kind="vllm", upstream_model="inner", cache_salt="salt", engine_priority=0)
     assert b'"max_tokens":8' in body
     assert b'"seed":8' in body
     assert b"8.0" not in body

@@ -1,0 +1,256 @@
+"""One brain on one event loop: fed from the control state, woken by its own timer, asked by sessions.
+
+A session is one gateway process, in this process or behind a socket (server.py). Whatever it says is a call of a `Session`;
+what the brain decides about its requests comes back through its `deliver`. A session that closes is a gateway that has
+died: its requests leave, and their slots are free at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from headway.clock import Clock
+from inference.dispatch.share import Share
+from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
+from inference.policy.brain import Brain, BrainSnapshot
+from inference.policy.brain_tunables import BrainTunables
+from inference.policy.decisions import Ask, Decision, Ending, Queued, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
+from inference.policy.routing import Router, RoutingTunables
+
+log = structlog.get_logger(__name__)
+
+Deliver = Callable[[list[Decision]], None]
+# A timer that fires a hair early must not spin.
+_MIN_TIMER_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class HostTunables:
+    positions_s: float = 1.0
+    """How often those who wait are told where they stand."""
+    months_s: float = 30.0
+    """How often budgets are looked at for a month that has ended."""
+    targets: Mapping[Tier, TierTargets] | None = None
+    """Of every pool; None: those of DEFAULT_TARGETS."""
+
+
+DEFAULT_TARGETS = {
+    Tier.INTERACTIVE: TierTargets(ttft_s=0.5, inter_token_s=0.05),
+    Tier.STANDARD: TierTargets(ttft_s=2.0, inter_token_s=0.1),
+    Tier.BATCH: TierTargets(ttft_s=30.0, inter_token_s=0.25),
+}
+
+
+class Session:
+    """What one gateway says. Ids are its requests'; one that is not known is no error."""
+
+    def __init__(self, host: "BrainHost", deliver: Deliver) -> None:
+        self.deliver = deliver
+        self.ids: set[str] = set()
+        self._host = host
+
+    def submit(self, ask: Ask) -> None:
+        self._host.submit(self, ask)
+
+    def first_token(self, request_id: str) -> None:
+        self._host.brain.first_token(request_id, self._host.now_s())
+        self._host.arm()
+
+    def progress(self, tokens: Iterable[tuple[str, int]]) -> None:
+        """Tokens made so far, over all attempts, of requests that run."""
+        now_s = self._host.now_s()
+        for request_id, completion_tokens in tokens:
+            self._host.brain.progress(request_id, completion_tokens, now_s)
+
+    def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None:
+        """An attempt has ended. Usage None: it will ask again; else this is the last of it."""
+        if usage is not None:
+            self._host.forget(self, request_id)
+        self._host.act(self._host.brain.end(request_id, ending, usage, self._host.now_s()))
+
+    def parked(self, request_id: str, ask: Ask) -> None:
+        self._host.act(self._host.brain.parked(request_id, ask, self._host.now_s()))
+
+    def close(self) -> None:
+        """The gateway has gone: free what it held."""
+        for request_id in list(self.ids):
+            self.end(request_id, Ending.NEUTRAL, Usage())
+        self._host.closed(self)
+
+
+class BrainHost:
+    """Its methods belong to the event loop it is started on; the state may change from any thread."""
+
+    def __init__(
+        self,
+        state: ControlState,
+        clock: Clock,
+        *,
+        brain: BrainTunables | None = None,
+        routing: RoutingTunables | None = None,
+        tunables: HostTunables | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
+        self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
+        self._state, self._clock, self._share = state, clock, share or Share()
+        self._targets = self._tunables.targets or DEFAULT_TARGETS
+        self._owners: dict[str, Session] = {}
+        self._sessions: set[Session] = set()
+        self._models: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = float("inf")
+        self._ticker: asyncio.TimerHandle | None = None
+        self._next_months_s = 0.0
+        self._is_closed = False
+        state.on_routes_changed(lambda: self._hop(self.refresh_routes))
+        state.on_terms_changed(lambda tenants: self._hop(lambda: self.refresh_terms(tenants)))
+        state.on_months_changed(lambda tenants: self._hop(lambda: self.refresh_months(tenants)))
+
+    def now_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def start(self) -> None:
+        """On the running loop; again: nothing happens."""
+        if self._loop is None and not self._is_closed:
+            # Set before the state is read: a change that comes in between is either seen here or hops to this loop.
+            self._loop = asyncio.get_running_loop()
+            self.refresh_routes()
+            self.refresh_terms([terms.tenant for terms in self._state.all_terms()])
+            self._tick_regularly()
+
+    def open(self, deliver: Deliver) -> Session:
+        session = Session(self, deliver)
+        self._sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        """Decide nothing more; what runs may run on."""
+        self._is_closed = True
+        for timer in (self._timer, self._ticker):
+            if timer is not None:
+                timer.cancel()
+
+    def snapshot(self) -> BrainSnapshot:
+        return self.brain.snapshot(self.now_s())
+
+    def tick(self) -> None:
+        """What the timer does; for tests whose clock moves by hand."""
+        self._timer_at_s = float("inf")
+        self.act(self.brain.expire(self.now_s()))
+
+    def frame(self, replica: str, frame: StateFrame) -> None:
+        """Of a replica's state, from its agent."""
+        self.act(self.brain.frame(replica, frame, self.now_s()))
+
+    # What sessions do
+
+    def submit(self, session: Session, ask: Ask) -> None:
+        self.start()
+        if ask.model not in self._models:
+            self.refresh_routes()
+        session.ids.add(ask.id)
+        self._owners[ask.id] = session
+        if self._state.terms(ask.tenant).limits:
+            self._tell_months(ask.tenant)
+        self.act(self.brain.submit(ask, self.now_s()))
+
+    def forget(self, session: Session, request_id: str) -> None:
+        session.ids.discard(request_id)
+        self._owners.pop(request_id, None)
+
+    def closed(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    def act(self, decisions: list[Decision]) -> None:
+        """Hand decisions to those they are about, and see that time is looked at when it must be."""
+        by_session: dict[Session, list[Decision]] = {}
+        for decision in decisions:
+            session = self._owners.get(decision.id)
+            if session is not None:
+                by_session.setdefault(session, []).append(decision)
+        for session, its in by_session.items():
+            session.deliver(its)
+        self.arm()
+
+    # The control state
+
+    def _hop(self, call: Callable[[], None]) -> None:
+        """From the feed's thread to the loop."""
+        if self._loop is not None and not self._is_closed:
+            try:
+                self._loop.call_soon_threadsafe(call)
+            except RuntimeError:
+                log.info("state_changed_after_loop_closed")
+
+    def refresh_routes(self) -> None:
+        """Bring every pool up to the state's models and replicas."""
+        if self._is_closed:
+            return
+        models = {model.public_id: model for model in self._state.models()}
+        now_s = self.now_s()
+        for gone in self._models - models.keys():
+            self.act(self.brain.drop_pool(gone, now_s))
+        self._models = set(models)
+        for model in models.values():
+            self._refresh_model(model, now_s)
+
+    def _refresh_model(self, model: ModelEntry, now_s: float) -> None:
+        self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=self._targets, now_s=now_s)
+        specs = [self._spec(replica) for replica in self._state.replicas(model.public_id)]
+        self.act(self.brain.set_replicas(model.public_id, specs, now_s))
+
+    def _spec(self, replica: ReplicaEntry) -> ReplicaSpec:
+        return ReplicaSpec(
+            id=replica.id,
+            max_in_flight=self._share.of(replica.max_in_flight),
+            epoch=replica.epoch,
+            address=replica.url,
+            is_draining=replica.state == "draining",
+        )
+
+    def refresh_terms(self, tenants: Iterable[str]) -> None:
+        for tenant in tenants:
+            self.act(self.brain.set_terms(self._state.terms(tenant), self.now_s()))
+            self._tell_months(tenant)
+
+    def refresh_months(self, tenants: Iterable[str]) -> None:
+        for tenant in tenants:
+            self._tell_months(tenant)
+
+    def _tell_months(self, tenant: str) -> None:
+        """What the ledger says was spent. Rows may come late or twice: the limiter counts nothing twice."""
+        unix_s, now_s = self._clock.now().timestamp(), self.now_s()
+        for scope, spent_micros, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
+            ends_s = now_s + ends_unix_s - unix_s
+            self.brain.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s, scope=scope)
+
+    # Time
+
+    def arm(self) -> None:
+        """See that the timer fires no later than the brain needs; one that fires early looks and sleeps again."""
+        if self._is_closed or self._loop is None:
+            return
+        now_s = self.now_s()
+        next_s = self.brain.next_event_s(now_s)
+        if next_s is None or next_s >= self._timer_at_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_s = next_s
+        self._timer = self._loop.call_later(max(next_s - now_s, _MIN_TIMER_S), self.tick)
+
+    def _tick_regularly(self) -> None:
+        """Where they stand, for those who wait; and months that have ended."""
+        assert self._loop is not None
+        self._ticker = self._loop.call_later(self._tunables.positions_s, self._tick_regularly)
+        now_s = self.now_s()
+        waiting: list[Decision] = [queued for queued in self.brain.positions(now_s) if isinstance(queued, Queued)]
+        if waiting:
+            self.act(waiting)
+        if now_s >= self._next_months_s:
+            self._next_months_s = now_s + self._tunables.months_s
+            self.refresh_months([terms.tenant for terms in self._state.all_terms() if terms.limits])
