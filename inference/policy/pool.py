@@ -197,7 +197,7 @@ class Pool:
     def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
         """What the agent says of a replica; also when its batch cap is looked at."""
         self.router.frame(replica, frame, now_s)
-        cap = self._load.caps.measured(replica, self.router.inter_token_s(replica), now_s)
+        cap = self._load.caps.measured(replica, self.router.inter_token_s(replica, now_s), now_s)
         if cap is not None:
             self.router.set_cap(replica, cap)
         return self.promote(now_s) if self._may_promote(now_s) else []

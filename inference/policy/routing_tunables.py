@@ -28,7 +28,7 @@ class RoutingTunables:
     """How many seconds of work of its own a replica needs to be believed as much as its pool."""
     fade_s: float = 60.0
     """Over which rates and recent work are averaged."""
-    pace_fade_s: float = 5.0
+    pace_fade_s: float = 1.0
     """Over which the inter-token latency is averaged: short, for the batch cap follows it."""
     overhead_s: float = 0.02
     """Of a first token, whatever the prompt: network, scheduling, one step."""

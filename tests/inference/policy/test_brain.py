@@ -56,6 +56,7 @@ class Cell:
         self.count = 0
         self.asks: dict[str, Ask] = {}
         self.running: dict[str, str] = {}
+        self.made: dict[str, int] = {}
         self.decisions: list[Decision] = []
         self.take(self.brain.set_replicas("m", specs, 0.0))
 
@@ -83,6 +84,16 @@ class Cell:
 
     def end_oldest(self) -> list[Decision]:
         return self.end(next(iter(self.running)))
+
+    def decode(self, token_s: float, *, seconds: float) -> None:
+        """All that runs has its first token, and from now on makes one every `token_s`, as is reported after `seconds`."""
+        for name in self.running:
+            self.brain.first_token(name, self.now_s)
+            self.made.setdefault(name, 1)
+        self.at(self.now_s + seconds)
+        for name in self.running:
+            self.made[name] += round(seconds / token_s)
+            self.brain.progress(name, self.made[name], self.now_s)
 
     def at(self, now_s: float) -> list[Decision]:
         """Time goes on; what it decides is told."""
@@ -553,11 +564,11 @@ class TestStarvation:
         cell = Cell(ReplicaSpec("a", 4))
         for _ in range(4):
             cell.ask("bulk", Tier.BATCH, can_park=True)
-        cell.now_s = 10.0
+        cell.decode(1.0, seconds=10.0)
         chat = cell.submit("chat", Tier.INTERACTIVE)[-1].id
         cell.at(10.3)
         (park,) = [decision for decision in cell.decisions if isinstance(decision, Park)]
-        cell.take(cell.brain.frame("a", StateFrame(iteration_s=5.0), 10.3))
+        cell.take(cell.brain.frame("a", StateFrame(), 10.3))
         assert cell.brain.snapshot(10.3).pools["m"].caps == {"a": 3}
         del cell.running[park.id]
         assert chat not in ids(cell.take(cell.brain.parked(park.id, cell.asks[park.id], 10.3)))
@@ -609,16 +620,33 @@ class TestBatchCap:
         cell = Cell(ReplicaSpec("a", 10))
         for _ in range(12):
             cell.ask(tier=Tier.INTERACTIVE)
-        cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.2), 1.0))
+        cell.decode(0.2, seconds=1.0)
+        cell.take(cell.brain.frame("a", StateFrame(), 1.0))
         assert cell.brain.snapshot(1.0).pools["m"].caps == {"a": 8}
         assert cell.brain.frame("stranger", StateFrame(), 1.0) == []
-        cell.now_s = 1.0
         for _ in range(2):
             assert ids(cell.end_oldest()) == []
         assert len(ids(cell.end_oldest())) == 1
-        cell.now_s = 3.0
-        assert len(ids(cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.01), 3.0)))) == 1
-        assert cell.brain.snapshot(3.0).pools["m"].caps == {"a": 9}
+        cell.decode(0.01, seconds=10.0)
+        assert len(ids(cell.take(cell.brain.frame("a", StateFrame(), 11.0)))) == 1
+        assert cell.brain.snapshot(11.0).pools["m"].caps == {"a": 9}
+
+    def test_gaps_made_by_the_prompts_of_others_take_no_slot_away(self) -> None:
+        """However slow it looks, fewer at once would not read them faster; nor is the engine's own word taken for it."""
+        cell = Cell(ReplicaSpec("a", 4))
+        for _ in range(3):
+            cell.ask(tier=Tier.INTERACTIVE)
+        cell.decode(0.02, seconds=1.0)
+        decoding = list(cell.running)
+        for second in range(1, 20):
+            reading = cell.ask(tier=Tier.INTERACTIVE, prompt_tokens=4_000).id
+            cell.at(second + 1.0)
+            for name in decoding:
+                cell.made[name] += 5
+                cell.brain.progress(name, cell.made[name], cell.now_s)
+            cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.2), cell.now_s))
+            cell.end(reading)
+        assert cell.brain.snapshot(cell.now_s).pools["m"].caps == {"a": 4}
 
 
 class TestReannounce:

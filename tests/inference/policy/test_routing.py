@@ -135,16 +135,36 @@ def test_an_engine_that_others_use_too_is_seen_by_its_queue_and_its_full_cache()
 
 def test_the_inter_token_latency_is_measured_from_reports() -> None:
     desk = Desk([spec("a"), spec("b")])
-    assert desk.router.inter_token_s("a") is None
+    assert desk.router.inter_token_s("a", 0.0) is None
     name, choice = desk.send(tokens=100)
     desk.router.first_token(name, 1.0)
     for report in range(1, 20):
         desk.router.progress(name, 1 + 10 * report, 1.0 + 0.25 * report)
-    assert desk.router.inter_token_s(choice.replica) == pytest.approx(0.025)
+    assert desk.router.inter_token_s(choice.replica, 6.0) == pytest.approx(0.025)
+    assert desk.router.inter_token_s(choice.replica, 7.0) is None, "old news"
     other = "b" if choice.replica == "a" else "a"
-    desk.router.frame(other, StateFrame(iteration_s=0.04), 1.0)
-    assert desk.router.inter_token_s(other) == 0.04
+    desk.router.frame(other, StateFrame(iteration_s=0.04), 6.0)
+    assert desk.router.inter_token_s(other, 6.0) is None, "a step's time, chunks of prompts included"
     desk.router.check_invariants(6.0)
+
+
+@pytest.mark.parametrize("leaves", ["first token", "end"])
+def test_while_a_prompt_is_read_reports_say_nothing_of_the_inter_token_latency(leaves: str) -> None:
+    desk = Desk([spec("a")])
+    name, _ = desk.send(tokens=100)
+    desk.router.first_token(name, 0.0)
+    desk.router.progress(name, 11, 0.25)
+    other, _ = desk.send(tokens=5000, now_s=0.3)
+    desk.router.progress(name, 12, 0.5)
+    assert desk.router.inter_token_s("a", 0.5) == pytest.approx(0.025)
+    if leaves == "end":
+        desk.router.end(other, Ending.NEUTRAL, None, 0.6)
+    else:
+        desk.router.first_token(other, 0.6)
+    desk.router.progress(name, 13, 0.75)
+    assert desk.router.inter_token_s("a", 0.75) == pytest.approx(0.025), "it was read in a part of this report's time"
+    desk.router.progress(name, 14, 1.0)
+    assert desk.router.inter_token_s("a", 1.0) == pytest.approx(0.05, rel=0.3)
 
 
 def test_progress_that_comes_before_the_first_token_is_one() -> None:
@@ -153,7 +173,7 @@ def test_progress_that_comes_before_the_first_token_is_one() -> None:
     desk.router.progress(name, 3, 0.5)
     assert desk.router.snapshot(0.5).replicas["a"].queued_prefill_tokens == 0.0
     desk.router.progress(name, 13, 0.75)
-    assert desk.router.inter_token_s("a") == pytest.approx(0.025)
+    assert desk.router.inter_token_s("a", 0.75) == pytest.approx(0.025)
 
 
 def test_what_is_restored_counts_beyond_any_cap_and_not_as_prefill() -> None:

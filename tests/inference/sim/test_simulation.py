@@ -130,7 +130,6 @@ def test_batch_work_is_parked_for_an_interactive_request_and_ends_with_all_its_t
     assert pauses.quantile(1.0) > 0.05
 
 
-@pytest.mark.xfail(reason="the batch cap takes gaps made by prompts for too many at once", strict=False)
 def test_a_pool_that_mostly_reads_prompts_is_not_starved_by_its_batch_cap() -> None:
     """Decoding takes 12 ms a step, steps that carry a chunk of a prompt 40 ms: fewer at once would not change that."""
     load = TenantLoad("acme", 8.0, prompt_tokens=2000, output_tokens=40)
