@@ -64,7 +64,9 @@ class BatchCapTunables:
 @dataclass(frozen=True, slots=True)
 class BrainTunables:
     queue_timeout_s: float = 30.0
-    """How long a request without a deadline may wait."""
+    """How long a request without a deadline may wait: interactive and standard."""
+    batch_queue_timeout_s: float = 300.0
+    """The same for batch, unless the other is longer: a flood of it is worked off rather than refused."""
     parked_timeout_s: float = 300.0
     """How long one that has begun, and was parked, may wait."""
     replica_hold_s: float = 2.0

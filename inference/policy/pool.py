@@ -59,6 +59,7 @@ class Pool:
     ) -> None:
         """`blocked` is shared by the pools: which wait for a slot of a tenant's scope, by model."""
         self.max_queued = 0
+        """How many may wait in one's own tier and the more urgent ones: patient work keeps no urgent request out."""
         self.queue = FairQueue(tunables.queue)
         self.router = router
         self._model = model
@@ -68,6 +69,8 @@ class Pool:
         self.served = Served(self.queue, weight_of, tunables.fairness_window_s)
         self._load = PoolLoad(tunables)
         self._times = WaitingTimes()
+        most_s = max(tunables.queue_timeout_s, tunables.batch_queue_timeout_s)
+        self._queue_timeout_s = (tunables.queue_timeout_s, tunables.queue_timeout_s, most_s)  # by tier
         self._hold_until_s = -inf  # while no replica serves
         self._has_new_room = False
 
@@ -272,7 +275,7 @@ class Pool:
         why = self.router.hopeless(entry.ask)
         if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
             return self._refuse(entry, why, now_s)
-        if self.queue.num_waiting >= self.max_queued and not entry.num_grants:
+        if not entry.num_grants and sum(self.queue.waiting[: entry.tier + 1]) >= self.max_queued:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
         return None
 
@@ -300,7 +303,7 @@ class Pool:
             return entry.asked_s + self._tunables.parked_timeout_s
         if entry.ask.deadline_s is not None:
             return entry.ask.deadline_s
-        return entry.asked_s + self._tunables.queue_timeout_s
+        return entry.asked_s + self._queue_timeout_s[entry.tier]
 
     def _late_at_s(self, entry: Entry, wait_s: float) -> float | None:
         target = self._load.caps.targets.get(entry.tier)

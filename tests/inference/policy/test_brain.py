@@ -139,6 +139,12 @@ class TestComingAndGoing:
         again = cell.take(cell.brain.submit(replace(cell.asks[first.id], excluded=frozenset({first.replica})), cell.now_s))
         assert isinstance(again[-1], Queued)
 
+    def test_a_queue_full_of_patient_work_keeps_no_urgent_one_out(self) -> None:
+        cell = Cell(ReplicaSpec("a", 1), max_queued=2)
+        cell.ask()
+        for tier in reversed(Tier):
+            assert [type(cell.ask(tier=tier)) for _ in range(3)] == [Queued, Queued, Refused]
+
     def test_a_retry_reserves_nothing_again_and_comes_before_later_ones_of_its_tenant(self) -> None:
         cell = Cell(ReplicaSpec("a", 1), ReplicaSpec("b", 1))
         limit = Limit(Scope(ScopeKind.TENANT, "acme"), LimitKind.REQUESTS, 3)
@@ -221,6 +227,18 @@ class TestTime:
         assert isinstance(refused, Refused)
         assert (refused.id, refused.reason) == (waiting.id, Reason.QUEUE_TIMEOUT)
         assert cell.brain.next_event_s(31.0) is None
+
+    @pytest.mark.parametrize(
+        ("queue_timeout_s", "expected_s"), [(30.0, [30.0, 30.0, 300.0]), (5.0, [5.0, 5.0, 300.0]), (900.0, [900.0] * 3)]
+    )
+    def test_batch_may_wait_longer_and_never_less_than_the_others(self, queue_timeout_s: float, expected_s: list[float]) -> None:
+        cell = Cell(ReplicaSpec("a", 1), targets={}, tunables=replace(TUNABLES, queue_timeout_s=queue_timeout_s))
+        cell.ask()
+        names = [cell.ask(tier=tier).id for tier in Tier]
+        refused_s = {}
+        while (next_s := cell.brain.next_event_s(cell.now_s)) is not None:
+            refused_s |= dict.fromkeys(ids(cell.at(next_s), Refused), next_s)
+        assert [refused_s[name] for name in names] == expected_s
 
     def test_a_wait_that_is_predicted_longer_than_the_deadline_is_refused_at_once_and_says_so(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))
