@@ -231,7 +231,7 @@ class TestTime:
     @pytest.mark.parametrize(
         ("queue_timeout_s", "expected_s"), [(30.0, [30.0, 30.0, 300.0]), (5.0, [5.0, 5.0, 300.0]), (900.0, [900.0] * 3)]
     )
-    def test_batch_may_wait_longer_and_never_less_than_the_others(self, queue_timeout_s: float, expected_s: list[float]) -> None:
+    def test_batch_waits_longer_and_never_less_than_the_others(self, queue_timeout_s: float, expected_s: list[float]) -> None:
         cell = Cell(ReplicaSpec("a", 1), targets={}, tunables=replace(TUNABLES, queue_timeout_s=queue_timeout_s))
         cell.ask()
         names = [cell.ask(tier=tier).id for tier in Tier]
