@@ -235,7 +235,7 @@ class TestTime:
         cell = Cell(ReplicaSpec("a", 1), targets={}, tunables=replace(TUNABLES, queue_timeout_s=queue_timeout_s))
         cell.ask()
         names = [cell.ask(tier=tier).id for tier in Tier]
-        refused_s = {}
+        refused_s: dict[str, float] = {}
         while (next_s := cell.brain.next_event_s(cell.now_s)) is not None:
             refused_s |= dict.fromkeys(ids(cell.at(next_s), Refused), next_s)
         assert [refused_s[name] for name in names] == expected_s
