@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from inference.policy.decisions import Ask, RateView, Tier
+from inference.policy.decisions import Ask, Tier
 
 if TYPE_CHECKING:
     from inference.policy.tenant_lines import Account, TenantLine
-
-NO_RATES = RateView()
 
 LineClass = tuple[frozenset[str], bool]
 """What decides which free slots a waiting request may use: the replicas it has tried; whether its prompt is long."""
@@ -34,8 +32,6 @@ class Entry:
     """Orders what arrived at the same time."""
     max_tokens: int
     """Granted at admission; the ask says what is left of it."""
-    rates: RateView = NO_RATES
-    """As of this ask."""
     stage: Stage = Stage.AWAY
     line_class: LineClass = (frozenset(), False)
     asked_s: float = 0.0

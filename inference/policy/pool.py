@@ -26,7 +26,7 @@ from inference.policy.decisions import (
 )
 from inference.policy.entry import Entry, LineClass, Stage
 from inference.policy.fair_queue import FairQueue, Place
-from inference.policy.limits import Limiter, Reserved
+from inference.policy.limits import Limiter
 from inference.policy.pool_load import PoolLoad
 from inference.policy.routing import Choice, Router
 from inference.policy.served import Served, usage_so_far
@@ -342,16 +342,13 @@ class Pool:
     # Steps of running
 
     def _grant(self, entry: Entry, choice: Choice, now_s: float) -> Granted:
-        ask, has_waited = entry.ask, entry.stage is Stage.WAITING
+        ask = entry.ask
         self._limiter.start(ask.id)
         self.router.begin(ask, choice, now_s)
         if not entry.has_begun:
             entry.cached_tokens = choice.cached_tokens
-        if has_waited:
+        if entry.stage is Stage.WAITING:
             self._stop_waiting(entry)
-            reserved = self._limiter.reserve(ask, now_s)  # it holds a reservation: this tells how its limits stand now
-            assert isinstance(reserved, Reserved)
-            entry.rates = reserved.rates
         self.queue.let_through(entry, now_s)
         self._load.begin(entry, choice.replica, now_s)
         return Granted(
@@ -364,7 +361,7 @@ class Pool:
             predicted_ttft_s=choice.predicted_ttft_s,
             predicted_cached_tokens=choice.cached_tokens,
             engine_priority=int(entry.tier),
-            rates=entry.rates,
+            rates=self._limiter.rates_of(ask.id, now_s),
         )
 
     def _has_begun(self, entry: Entry, now_s: float) -> None:
