@@ -1,5 +1,6 @@
 """The composition root of the data plane: which objects there are, made from which settings, started in which order."""
 
+import gc
 import os
 import re
 import secrets
@@ -133,6 +134,7 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
     try:
         if not gateway.feed.wait_ready(ready_within_s):
             log.warning("gateway_not_ready", reason=gateway.feed.why_not_ready())
+        settle_garbage_collector()
         serve(gateway.parts, bound, link)
     finally:
         gateway.dispatcher.close()
@@ -145,6 +147,13 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
         gateway.parts.receipts.close()
         gateway.parts.tracer.close()
         log.info("gateway_stopped", gateway=gateway.parts.name)
+
+
+def settle_garbage_collector() -> None:
+    """What is there now stays; cycles are rare in what comes, and looking for them among much costs a pause."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
 
 
 def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:

@@ -23,6 +23,7 @@ def brain_tunables_from_env() -> BrainTunables:
     default = BrainTunables()
     return BrainTunables(
         queue_timeout_s=env.seconds("HEADWAY_QUEUE_TIMEOUT_S", default.queue_timeout_s),
+        batch_queue_timeout_s=env.seconds("HEADWAY_BATCH_QUEUE_TIMEOUT_S", default.batch_queue_timeout_s),
         parked_timeout_s=env.seconds("HEADWAY_PARKED_TIMEOUT_S", default.parked_timeout_s, at_least=1.0),
         replica_hold_s=env.seconds("HEADWAY_REPLICA_HOLD_S", default.replica_hold_s),
         no_replica_retry_after_s=env.seconds(

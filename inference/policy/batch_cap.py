@@ -1,8 +1,10 @@
 """How many requests at once on one replica: as many as hold the inter-token latency that its most urgent ones want.
 
 Additive-multiplicative, as in TCP: it grows by a little while the measured latency is well below the target and the cap
-is what holds requests back, and shrinks by a factor when the latency is over it. It starts at the pool's bound: until
-something was measured there is no reason to hold anybody back.
+is what holds requests back, and shrinks in proportion when the latency is over it. It follows only what it can change:
+the latency while no prompt is read on the replica (`Router.inter_token_s`). What the prompts of others do to it is the
+engine's token budget; a cap that followed that would shrink until it starved the replica, and still be over the target.
+It starts at the pool's bound, and without a measurement goes back to it: nothing says that so many are too many.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,13 +34,13 @@ class BatchCap:
         self._exact = float(max_in_flight) if was_at_bound else min(self._exact, float(max_in_flight))
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
-        """The cap after this measurement; `target_s` is the strictest of the tiers that run, None: there is none."""
-        if target_s is None or in_flight == 0:
+        """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
+        if target_s is None or in_flight == 0 or inter_token_s is None:
             self._grow(in_flight, now_s)
-        elif inter_token_s is not None and now_s >= self._changed_s + self._tunables.interval_s:
-            ratio = inter_token_s / target_s
+        elif now_s >= self._changed_s + self._tunables.interval_s:
+            ratio = inter_token_s / (target_s * self._tunables.aim_ratio)
             if ratio > 1.0:
-                self._shrink(in_flight, now_s)
+                self._shrink(in_flight, now_s, ratio)
             elif ratio < self._tunables.grow_below_ratio:
                 self._grow(in_flight, now_s)
         return self.value
@@ -50,9 +52,10 @@ class BatchCap:
         self._exact = min(self._exact + max(1.0, self._exact * self._tunables.grow_ratio), float(self._max_in_flight))
         self._changed_s = now_s
 
-    def _shrink(self, in_flight: int, now_s: float) -> None:
+    def _shrink(self, in_flight: int, now_s: float, ratio: float) -> None:
         """From what runs, when that is less: a cap far above it would take many steps to be felt."""
-        self._exact = max(1.0, min(self._exact, float(in_flight)) * self._tunables.shrink_factor)
+        kept = max(1.0 / ratio, self._tunables.least_kept_ratio)
+        self._exact = max(1.0, min(self._exact, float(in_flight)) * kept)
         self._changed_s = now_s
 
 

@@ -134,7 +134,7 @@ class Brain:
         assert reserved is not None
         if entry is None:
             entry = self._new_entry(ask, arrival_s=now_s)
-        entry.ask, entry.max_tokens, entry.rates = ask, reserved.max_tokens, reserved.rates
+        entry.ask, entry.max_tokens = ask, reserved
         return self._told(pool.ask(entry, now_s))
 
     def first_token(self, id: str, now_s: float) -> None:  # noqa: A002
@@ -188,7 +188,7 @@ class Brain:
         pool.served.stopped(entry, now_s)
         reserved = self._limiter.reserve(ask, now_s)
         assert not isinstance(reserved, LimitHit), "what is reserved is not refused"
-        entry.ask, entry.max_tokens, entry.rates = ask, reserved.max_tokens, reserved.rates
+        entry.ask, entry.max_tokens = ask, reserved
         own = pool.wait_again(entry, now_s)
         decisions = self._promote(entry, freed, first, now_s)
         return self._told([*decisions, own] if entry.waits else decisions)

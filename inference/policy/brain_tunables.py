@@ -43,24 +43,30 @@ class ParkingTunables:
 
 @dataclass(frozen=True, slots=True)
 class BatchCapTunables:
-    interval_s: float = 1.0
+    interval_s: float = 2.0
     """Between two changes of one replica's cap: so long the measured latency takes to show the last one."""
-    shrink_factor: float = 0.85
-    """What is left of the cap when the latency is over the target."""
+    aim_ratio: float = 0.96
+    """Of the target, what it aims at: the chunks of others' prompts, which are not measured, come on top."""
+    least_kept_ratio: float = 0.85
+    """What is left of the cap at least when it shrinks, in proportion to how far the latency is over the aim."""
     grow_below_ratio: float = 0.9
-    """It grows while the latency is below this part of the target; between this and 1 it stays."""
+    """It grows while the latency is below this part of the aim; between this and 1 it stays."""
     grow_ratio: float = 0.05
     """How much it grows, of itself; at least by one."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.shrink_factor < 1 or not 0 < self.grow_below_ratio <= 1 or self.grow_ratio < 0:
+        if not 0 < self.least_kept_ratio < 1 or not 0 < self.grow_below_ratio <= 1 or self.grow_ratio < 0:
             raise ValueError("a cap shrinks by a factor below 1 and grows below a ratio of at most 1")
+        if self.aim_ratio <= 0 or self.interval_s <= 0:
+            raise ValueError("aim_ratio and interval_s are above 0")
 
 
 @dataclass(frozen=True, slots=True)
 class BrainTunables:
     queue_timeout_s: float = 30.0
-    """How long a request without a deadline may wait."""
+    """How long a request without a deadline may wait: interactive and standard."""
+    batch_queue_timeout_s: float = 300.0
+    """The same for batch, unless the other is longer: a flood of it is worked off rather than refused."""
     parked_timeout_s: float = 300.0
     """How long one that has begun, and was parked, may wait."""
     replica_hold_s: float = 2.0

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from inference.policy.decisions import Ask, RateView, Tier
+from inference.policy.decisions import Ask, Tier
 
 if TYPE_CHECKING:
     from inference.policy.tenant_lines import Account, TenantLine
-
-NO_RATES = RateView()
 
 LineClass = tuple[frozenset[str], bool]
 """What decides which free slots a waiting request may use: the replicas it has tried; whether its prompt is long."""
@@ -34,13 +32,13 @@ class Entry:
     """Orders what arrived at the same time."""
     max_tokens: int
     """Granted at admission; the ask says what is left of it."""
-    rates: RateView = NO_RATES
-    """As of this ask."""
     stage: Stage = Stage.AWAY
     line_class: LineClass = (frozenset(), False)
     asked_s: float = 0.0
     """When this ask, or the parking, began to wait."""
     expires_s: float = 0.0
+    late_at_s: float | None = None
+    """From when on it would miss its tier's target; None: its tier has none, or nobody is parked for it."""
     line: "TenantLine | None" = None
     account: "Account | None" = None
     """Who is charged."""

@@ -55,6 +55,7 @@ class Replica:
     speed: FadingRatio
     """Of prefilling: seconds that were expected at its nominal rate, by those it took."""
     inter_token: FadingRatio
+    """Seconds by tokens, while no prompt was read there."""
     work: FadingSum
     """Prompt tokens it was given to prefill of late."""
     is_ready: bool = True
@@ -80,6 +81,10 @@ class Replica:
     prefilled_tokens: float = 0.0
     """Of the pending ones, by time alone."""
     advanced_s: float = 0.0
+    last_read_s: float = float("-inf")
+    """When a prompt was last done with: its first token came, or it left before that."""
+    paced_s: float = float("-inf")
+    """When `inter_token` was last measured."""
     busy_since_s: float = 0.0
     """Since when what is pending has been worked on without a first token."""
     completion_tokens: int = 0
@@ -146,7 +151,7 @@ class Replica:
         self.pending_tokens -= tokens
         done = self.prefilled_tokens + (now_s - self.advanced_s) / self.s_per_token - tokens
         self.prefilled_tokens = max(0.0, min(done, self.pending_tokens))
-        self.advanced_s = now_s
+        self.advanced_s = self.last_read_s = now_s
         busy_s, self.busy_since_s = now_s - self.busy_since_s, now_s
         return tokens, busy_s
 

@@ -67,13 +67,32 @@ def _affordable_tokens(ask: Ask, micros: int) -> int:
 
 def find_hit(ask: Ask, tenant: TenantState, states: Iterable[ScopeState], max_tokens: int, now_s: float) -> LimitHit | None:
     """None: it fits them all. Else the limit for which it must wait longest."""
-    hits = [*_rate_hits(asked_amounts(ask, max_tokens), states, now_s), *_money_hits(ask, tenant, states, max_tokens, now_s)]
+    amounts, micros = asked_amounts(ask, max_tokens), at_most_micros(ask, max_tokens)
+    if _fits(amounts, micros, tenant, states):
+        return None
+    hits = [*_rate_hits(amounts, states, now_s), *_money_hits(micros, tenant, states, now_s)]
     if not hits:
         return None
     longest = max(hits, key=lambda hit: inf if hit.retry_after_s is None else hit.retry_after_s)
     if longest.retry_kind is RetryKind.EXACT and any(hit.retry_kind is RetryKind.ESTIMATE for hit in hits):
         return replace(longest, retry_kind=RetryKind.ESTIMATE)  # the other may take longer than it looks
     return longest
+
+
+def _fits(amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
+    """The usual answer, cheaply: whether there are no hits."""
+    if micros and tenant.balance_micros is not None and tenant.reserved_micros + micros > tenant.balance_micros:
+        return False
+    for state in states:
+        if state.rates:
+            total = state.log.total
+            for kind, value, _ in state.rates:
+                if total[kind] + amounts[kind] > value and amounts[kind]:
+                    return False
+        budget = state.budget
+        if budget is not None and micros and state.month.spent_micros() + state.reserved_micros + micros > budget.value:
+            return False
+    return True
 
 
 def _rate_hits(amounts: Amounts, states: Iterable[ScopeState], now_s: float) -> Iterator[LimitHit]:
@@ -94,18 +113,12 @@ def _rate_hits(amounts: Amounts, states: Iterable[ScopeState], now_s: float) -> 
             )
 
 
-def _money_hits(
-    ask: Ask, tenant: TenantState, states: Iterable[ScopeState], max_tokens: int, now_s: float
-) -> Iterator[LimitHit]:
-    budgets = [(state, state.budget) for state in states if state.budget is not None]
-    if not budgets and tenant.balance_micros is None:
-        return
-    asked = at_most_micros(ask, max_tokens)
+def _money_hits(asked: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float) -> Iterator[LimitHit]:
     if not asked:
         return
-    for state, limit in budgets:
-        spent, reserved = state.month.spent_micros(), state.reserved_micros
-        if spent + reserved + asked > limit.value:
+    for state in states:
+        limit, spent, reserved = state.budget, state.month.spent_micros(), state.reserved_micros
+        if limit is not None and spent + reserved + asked > limit.value:
             retry_after_s, kind = _budget_retry(limit.value, spent, reserved, asked, tenant.month_ends_s, now_s)
             yield LimitHit(limit, spent, reserved, asked, retry_after_s, kind)
     if tenant.balance_micros is not None and tenant.reserved_micros + asked > tenant.balance_micros:

@@ -30,7 +30,7 @@ class MonthSpend:
         self.has_row = False
 
     def spent_micros(self) -> int:
-        return max(self.row, self.counted)
+        return self.counted if self.counted > self.row else self.row
 
     def tell_row(self, micros: int, *, replaces: bool) -> None:
         if replaces or not self.has_row:

@@ -26,13 +26,6 @@ from inference.policy.sliding_log import NOTHING, WINDOW_S, Amounts, Chunk, Entr
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
-    max_tokens: int
-    """At most what was asked."""
-    rates: RateView
-
-
-@dataclass(frozen=True, slots=True)
 class LimitUse:
     limit: Limit
     used: int
@@ -128,24 +121,27 @@ class Limiter:
 
     # What a request does
 
-    def reserve(self, ask: Ask, now_s: float) -> Reserved | LimitHit:
-        """Everything or nothing. An id that holds a reservation (a retry, a resumed one) reserves nothing again."""
+    def reserve(self, ask: Ask, now_s: float) -> int | LimitHit:
+        """Everything or nothing: the max_tokens it is given, at most what was asked.
+
+        An id that holds a reservation (a retry, a resumed one) reserves nothing again.
+        """
         known = self._open.get(ask.id)
         self._tick(now_s)
         if known is not None:
-            return Reserved(min(ask.max_tokens, known.max_tokens), self._rates(known.states, now_s))
+            return min(ask.max_tokens, known.max_tokens)
         tenant, states = self._states(ask, now_s)
         max_tokens = shortened_tokens(ask, tenant, states)
         hit = find_hit(ask, tenant, states, max_tokens, now_s)
         if hit is not None:
             return hit
         self._take(ask, tenant, states, max_tokens, at_s=now_s, now_s=now_s)
-        return Reserved(max_tokens, self._rates(states, now_s))
+        return max_tokens
 
     def can_start(self, ask: Ask) -> Scope | None:
         """None: there is a slot for it everywhere. Else the scope that is full."""
         known = self._open.get(ask.id)
-        states = known.states if known else self._find_states(ask)
+        states = known.states if known else self._find_states(ask.tenant, ask.key, ask.model)
         for state in states:
             if not state.has_slot():
                 return state.scope
@@ -241,7 +237,11 @@ class Limiter:
     def rates(self, tenant: str, key: str, model: str, now_s: float) -> RateView:
         """As they stand for one who asks with this key for this model."""
         self._tick(now_s)
-        return self._rates(self._find_states(Ask("", model, tenant, key)), now_s)
+        return _rates(self._find_states(tenant, key, model), now_s)
+
+    def rates_of(self, request_id: str, now_s: float) -> RateView:
+        """The same for a request that holds a reservation."""
+        return _rates(self._open[request_id].states, now_s)
 
     def snapshot(self) -> LimiterSnapshot:
         """As of the latest call that told the time. O(scopes): for pages and metrics, not for a decision."""
@@ -305,20 +305,12 @@ class Limiter:
             state.log.advance(now_s)
         return tenant, states
 
-    def _find_states(self, ask: Ask) -> tuple[ScopeState, ...]:
+    def _find_states(self, tenant: str, key: str, model: str) -> tuple[ScopeState, ...]:
         """Those that exist, without making any: a question leaves nothing behind."""
-        tenant = self._tenants.get(ask.tenant)
-        if tenant is None:
+        owner = self._tenants.get(tenant)
+        if owner is None:
             return ()
-        return tuple(state for state in (tenant, tenant.keys.get(ask.key), tenant.models.get(ask.model)) if state)
-
-    def _rates(self, states: tuple[ScopeState, ...], now_s: float) -> RateView:
-        limited = [state for state in states if state.rates]
-        if not limited:
-            return NO_RATES
-        for state in limited:
-            state.log.advance(now_s)
-        return rate_view(limited, now_s)
+        return tuple(state for state in (owner, owner.keys.get(key), owner.models.get(model)) if state)
 
     def _take(
         self,
@@ -362,6 +354,15 @@ class Limiter:
         del self._open[request_id]
         for state in known.states:
             state.open -= 1
+
+
+def _rates(states: tuple[ScopeState, ...], now_s: float) -> RateView:
+    limited = [state for state in states if state.rates]
+    if not limited:
+        return NO_RATES
+    for state in limited:
+        state.log.advance(now_s)
+    return rate_view(limited, now_s)
 
 
 def _use(state: ScopeState, limit: Limit) -> LimitUse:

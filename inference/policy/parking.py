@@ -5,7 +5,7 @@ run for a while, so that nobody goes to and fro; the one with the fewest tokens 
 to the request it was made free for, if that still waits.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -26,7 +26,7 @@ class Parking:
         self._tunables = tunables
         self._candidates: list[tuple[int, int, Entry]] = []  # by tokens to read again, which only grow while it runs
         self._num_running = 0
-        self._late = {Tier.INTERACTIVE: deque[Entry](), Tier.STANDARD: deque[Entry]()}
+        self._late = {tier: OrderedDict[int, Entry]() for tier in (Tier.INTERACTIVE, Tier.STANDARD)}
         self._retry_s = float("-inf")
 
     # Candidates
@@ -56,10 +56,12 @@ class Parking:
 
     def is_late(self, entry: Entry) -> None:
         """It waits and would miss its target."""
-        late = self._late[entry.tier]
-        late.append(entry)
-        if len(late) > 64 and late[len(late) // 2].stage is not Stage.WAITING:
-            self._late[entry.tier] = deque(each for each in late if each.stage is Stage.WAITING)
+        self._late[entry.tier][entry.number] = entry
+
+    def waits_no_longer(self, entry: Entry) -> None:
+        """One that was not late is no error."""
+        if entry.tier is not Tier.BATCH:
+            self._late[entry.tier].pop(entry.number, None)
 
     def has_candidates(self) -> bool:
         return self._num_running > 0
@@ -82,16 +84,13 @@ class Parking:
         pairs: list[tuple[Entry, Entry]] = []
         for late in self._late.values():
             while late:
-                asker = late[0]
-                if asker.stage is not Stage.WAITING or asker.parks is not None:
-                    late.popleft()
-                    continue
+                number, asker = next(iter(late.items()))
                 victim = self._victim(asker, is_useful, now_s) if could_use(asker) else None
                 if victim is None:
                     self._retry_s = now_s + RETRY_S
-                    late.rotate(-1)  # another may be able to use what this one cannot
+                    late.move_to_end(number)  # another may be able to use what this one cannot
                     break
-                late.popleft()
+                del late[number]
                 victim.park_for, asker.parks = asker, victim
                 pairs.append((victim, asker))
         return pairs

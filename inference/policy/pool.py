@@ -59,6 +59,7 @@ class Pool:
     ) -> None:
         """`blocked` is shared by the pools: which wait for a slot of a tenant's scope, by model."""
         self.max_queued = 0
+        """How many may wait in one's own tier and the more urgent ones: patient work keeps no urgent request out."""
         self.queue = FairQueue(tunables.queue)
         self.router = router
         self._model = model
@@ -68,6 +69,8 @@ class Pool:
         self.served = Served(self.queue, weight_of, tunables.fairness_window_s)
         self._load = PoolLoad(tunables)
         self._times = WaitingTimes()
+        most_s = max(tunables.queue_timeout_s, tunables.batch_queue_timeout_s)
+        self._queue_timeout_s = (tunables.queue_timeout_s, tunables.queue_timeout_s, most_s)  # by tier
         self._hold_until_s = -inf  # while no replica serves
         self._has_new_room = False
 
@@ -149,6 +152,7 @@ class Pool:
     def leave(self, entry: Entry, ending: Ending, usage: Usage | None, now_s: float) -> Entry | None:
         """It waits or runs no longer. Who it was being parked for, and still waits: the first to `promote`."""
         if entry.stage is Stage.WAITING:
+            self._stop_waiting(entry)
             self.queue.remove(entry)
             entry.stage = Stage.AWAY
         elif entry.stage is Stage.RUNNING:
@@ -159,7 +163,10 @@ class Pool:
             return None
         if asker.parks is entry:
             asker.parks = None
-        return asker if asker.stage is Stage.WAITING else None
+        if asker.stage is not Stage.WAITING:
+            return None
+        self._load.parking.is_late(asker)  # should it get nothing now, another is parked for it
+        return asker
 
     # What time and others decide
 
@@ -193,7 +200,7 @@ class Pool:
     def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
         """What the agent says of a replica; also when its batch cap is looked at."""
         self.router.frame(replica, frame, now_s)
-        cap = self._load.caps.measured(replica, self.router.inter_token_s(replica), now_s)
+        cap = self._load.caps.measured(replica, self.router.inter_token_s(replica, now_s), now_s)
         if cap is not None:
             self.router.set_cap(replica, cap)
         return self.promote(now_s) if self._may_promote(now_s) else []
@@ -268,7 +275,7 @@ class Pool:
         why = self.router.hopeless(entry.ask)
         if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
             return self._refuse(entry, why, now_s)
-        if self.queue.num_waiting >= self.max_queued and not entry.num_grants:
+        if not entry.num_grants and sum(self.queue.waiting[: entry.tier + 1]) >= self.max_queued:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
         return None
 
@@ -283,15 +290,20 @@ class Pool:
         is_new = not entry.num_grants and not entry.is_restored
         if is_new and not may_park and self._load.num_usable and now_s + wait_s > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
-        self._times.waits(entry, late_at_s=self._late_at_s(entry, wait_s), num_waiting=self.queue.num_waiting)
+        entry.late_at_s = self._late_at_s(entry, wait_s)
+        self._times.waits(entry)
         return self._queued(entry, place, wait_s)
+
+    def _stop_waiting(self, entry: Entry) -> None:
+        self._times.leaves(entry)
+        self._load.parking.waits_no_longer(entry)
 
     def _expires_s(self, entry: Entry) -> float:
         if entry.has_begun:
             return entry.asked_s + self._tunables.parked_timeout_s
         if entry.ask.deadline_s is not None:
             return entry.ask.deadline_s
-        return entry.asked_s + self._tunables.queue_timeout_s
+        return entry.asked_s + self._queue_timeout_s[entry.tier]
 
     def _late_at_s(self, entry: Entry, wait_s: float) -> float | None:
         target = self._load.caps.targets.get(entry.tier)
@@ -330,11 +342,13 @@ class Pool:
     # Steps of running
 
     def _grant(self, entry: Entry, choice: Choice, now_s: float) -> Granted:
-        ask, has_waited = entry.ask, entry.stage is Stage.WAITING
+        ask = entry.ask
         self._limiter.start(ask.id)
         self.router.begin(ask, choice, now_s)
         if not entry.has_begun:
             entry.cached_tokens = choice.cached_tokens
+        if entry.stage is Stage.WAITING:
+            self._stop_waiting(entry)
         self.queue.let_through(entry, now_s)
         self._load.begin(entry, choice.replica, now_s)
         return Granted(
@@ -347,7 +361,7 @@ class Pool:
             predicted_ttft_s=choice.predicted_ttft_s,
             predicted_cached_tokens=choice.cached_tokens,
             engine_priority=int(entry.tier),
-            rates=self._limiter.rates(ask.tenant, ask.key, ask.model, now_s) if has_waited else entry.rates,
+            rates=self._limiter.rates_of(ask.id, now_s),
         )
 
     def _has_begun(self, entry: Entry, now_s: float) -> None:
@@ -365,6 +379,7 @@ class Pool:
     def _refuse(self, entry: Entry, reason: Reason, now_s: float, predicted_wait_s: float | None = None) -> Refused:
         """Whether it waited already or not. What it was served stays paid, the rest is given back."""
         if entry.stage is Stage.WAITING:
+            self._stop_waiting(entry)
             self.queue.remove(entry)
             entry.stage = Stage.AWAY
         ask = entry.ask
@@ -408,7 +423,8 @@ class Pool:
         assert self.router.in_flight() == sum(1 for entry in running if entry.replica)
         assert {entry.id for entry in self.queue.entries()} == {entry.id for entry in waiting}
         for entry in waiting:
-            assert entry.expires_s > now_s or self._times.next_s() is not None
+            next_s = self._times.next_s()
+            assert next_s is not None and next_s <= entry.expires_s, "it would never be refused"
             if not self._has_new_room and self._limiter.can_start(entry.ask) is None:
                 held = entry.line_class[1] and not self._load.may_read_long()
                 assert held or self.router.choose(entry.ask, now_s) is None, "someone waits while a slot is free for him"

@@ -171,8 +171,11 @@ class Router:
             running.counted_tokens = max(1, running.completion_tokens)
         new = completion_tokens - running.counted_tokens
         if new > 0:
-            if running.incarnation == replica.incarnation:
+            # While a prompt is read there, gaps say how long its chunks take, not whether too many decode at once.
+            is_clean = not replica.pending and replica.last_read_s <= running.reported_s
+            if is_clean and running.incarnation == replica.incarnation:
                 replica.inter_token.add(now_s - running.reported_s, new, now_s)
+                replica.paced_s = now_s
             running.counted_tokens, running.reported_s = completion_tokens, now_s
         replica.completion_tokens += completion_tokens - running.completion_tokens
         running.completion_tokens = completion_tokens
@@ -211,13 +214,13 @@ class Router:
         """Requests at once, on all that may get something new, ejected or not."""
         return self._fleet.well.capacity + self._fleet.ejected.capacity
 
-    def inter_token_s(self, replica: str) -> float | None:
-        """As measured of late, or as the engine says; None: not known."""
+    def inter_token_s(self, replica: str, now_s: float) -> float | None:
+        """As measured of late, while no prompt was read there; None: not known."""
         known = self._fleet.replicas.get(replica)
         if known is None:
             return None
-        measured = known.inter_token.plain()
-        return measured if measured is not None else known.frame.iteration_s
+        is_recent = now_s - known.paced_s <= self.tunables.pace_fade_s
+        return known.inter_token.plain() if is_recent else None
 
     def predicted_wait_s(self, prefill_tokens_ahead: int, requests_ahead: int, now_s: float) -> float:
         """For one that stands behind so many: until they and what runs have made room, and until they are prefilled."""
@@ -316,7 +319,7 @@ class Router:
             cap=replica.cap,
             queued_prefill_tokens=rate * replica.queued_s(self.tunables.report_delay_s, now_s),
             prefill_tokens_per_s=rate,
-            inter_token_s=self.inter_token_s(replica.id),
+            inter_token_s=self.inter_token_s(replica.id, now_s),
             context_tokens=replica.prompt_tokens + replica.completion_tokens,
             cached_blocks=self._prefix.blocks_of(replica.id),
             is_usable=replica.is_usable,

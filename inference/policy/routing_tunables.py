@@ -19,7 +19,7 @@ class RoutingTunables:
     max_depth_blocks: int = 1024
     """Of a prompt, looked at; what comes after counts as uncached."""
     max_index_entries: int = 500_000
-    """Of a pool's prefix index, about 300 bytes each; a prompt of 30 blocks makes 15."""
+    """Of a pool's prefix index, about 300 bytes each; a prompt of 30 blocks makes 9, an answer one."""
     unknown_cache_tokens: int = 65_536
     """For a replica that does not say how many tokens its cache holds."""
     prefill_tokens_per_s: float = 8_000.0
@@ -28,7 +28,7 @@ class RoutingTunables:
     """How many seconds of work of its own a replica needs to be believed as much as its pool."""
     fade_s: float = 60.0
     """Over which rates and recent work are averaged."""
-    pace_fade_s: float = 5.0
+    pace_fade_s: float = 1.0
     """Over which the inter-token latency is averaged: short, for the batch cap follows it."""
     overhead_s: float = 0.02
     """Of a first token, whatever the prompt: network, scheduling, one step."""

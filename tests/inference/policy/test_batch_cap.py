@@ -48,13 +48,25 @@ def test_it_grows_only_when_it_is_reached_and_shrinks_from_what_runs() -> None:
     assert cap.measured(inter_token_s=0.01, target_s=0.1, in_flight=34, now_s=20.0) == 35
 
 
-def test_it_changes_once_an_interval_and_not_at_all_between_the_ratios_or_without_a_measurement() -> None:
+def test_it_changes_once_an_interval_and_not_at_all_between_the_ratios() -> None:
     cap = BatchCap(TUNABLES, 100)
     first = cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=100, now_s=0.0)
     assert cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=first, now_s=0.5) == first
     assert cap.measured(inter_token_s=0.095, target_s=0.1, in_flight=first, now_s=5.0) == first
-    assert cap.measured(inter_token_s=None, target_s=0.1, in_flight=first, now_s=6.0) == first
-    assert cap.measured(inter_token_s=None, target_s=None, in_flight=first, now_s=7.0) > first
+
+
+@pytest.mark.parametrize("target_s", [0.1, None])
+def test_when_nothing_says_that_it_is_too_many_a_cap_that_is_reached_grows(target_s: float | None) -> None:
+    cap = BatchCap(TUNABLES, 100)
+    first = cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=100, now_s=0.0)
+    assert cap.measured(inter_token_s=None, target_s=target_s, in_flight=first - 1, now_s=5.0) == first
+    assert cap.measured(inter_token_s=None, target_s=target_s, in_flight=first, now_s=6.0) > first
+
+
+@pytest.mark.parametrize(("inter_token_s", "expected"), [(0.100, 96), (0.104, 92), (0.110, 87), (0.120, 85), (9.0, 85)])
+def test_it_shrinks_in_proportion_down_to_a_bound(inter_token_s: float, expected: int) -> None:
+    cap = BatchCap(TUNABLES, 100)
+    assert cap.measured(inter_token_s=inter_token_s, target_s=0.1, in_flight=100, now_s=0.0) == expected
 
 
 def test_a_new_bound_moves_a_cap_that_was_at_the_old_one_and_keeps_what_was_learnt() -> None:
@@ -81,8 +93,8 @@ def test_the_strictest_of_the_tiers_that_run_decides() -> None:
     caps.began("a", Tier.INTERACTIVE)
     assert caps.measured("a", 0.1, 1.0) == 8
     caps.ended("a", Tier.INTERACTIVE)
-    assert caps.measured("a", 0.1, 2.0) == 9
-    assert caps.measured("unknown", 0.1, 2.0) is None
+    assert caps.measured("a", 0.1, 3.0) == 9
+    assert caps.measured("unknown", 0.1, 3.0) is None
 
 
 def test_a_new_engine_learns_anew_and_one_that_has_gone_is_forgotten_with_its_last_request() -> None:
@@ -104,7 +116,7 @@ def test_a_new_engine_learns_anew_and_one_that_has_gone_is_forgotten_with_its_la
     assert caps.in_flight() == {}
 
 
-@pytest.mark.parametrize("change", [{"shrink_factor": 1.0}, {"grow_below_ratio": 1.1}, {"grow_ratio": -0.1}])
+@pytest.mark.parametrize("change", [{"least_kept_ratio": 1.0}, {"grow_below_ratio": 1.1}, {"grow_ratio": -0.1}])
 def test_constants_that_cannot_converge_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="shrinks"):
         BatchCapTunables(**change)

@@ -56,6 +56,7 @@ class Cell:
         self.count = 0
         self.asks: dict[str, Ask] = {}
         self.running: dict[str, str] = {}
+        self.made: dict[str, int] = {}
         self.decisions: list[Decision] = []
         self.take(self.brain.set_replicas("m", specs, 0.0))
 
@@ -83,6 +84,16 @@ class Cell:
 
     def end_oldest(self) -> list[Decision]:
         return self.end(next(iter(self.running)))
+
+    def decode(self, token_s: float, *, seconds: float) -> None:
+        """All that runs has its first token, and from now on makes one every `token_s`, as is reported after `seconds`."""
+        for name in self.running:
+            self.brain.first_token(name, self.now_s)
+            self.made.setdefault(name, 1)
+        self.at(self.now_s + seconds)
+        for name in self.running:
+            self.made[name] += round(seconds / token_s)
+            self.brain.progress(name, self.made[name], self.now_s)
 
     def at(self, now_s: float) -> list[Decision]:
         """Time goes on; what it decides is told."""
@@ -127,6 +138,12 @@ class TestComingAndGoing:
         cell.end(first.id, Ending.FAILED, is_final=False)
         again = cell.take(cell.brain.submit(replace(cell.asks[first.id], excluded=frozenset({first.replica})), cell.now_s))
         assert isinstance(again[-1], Queued)
+
+    def test_a_queue_full_of_patient_work_keeps_no_urgent_one_out(self) -> None:
+        cell = Cell(ReplicaSpec("a", 1), max_queued=2)
+        cell.ask()
+        for tier in reversed(Tier):
+            assert [type(cell.ask(tier=tier)) for _ in range(3)] == [Queued, Queued, Refused]
 
     def test_a_retry_reserves_nothing_again_and_comes_before_later_ones_of_its_tenant(self) -> None:
         cell = Cell(ReplicaSpec("a", 1), ReplicaSpec("b", 1))
@@ -210,6 +227,18 @@ class TestTime:
         assert isinstance(refused, Refused)
         assert (refused.id, refused.reason) == (waiting.id, Reason.QUEUE_TIMEOUT)
         assert cell.brain.next_event_s(31.0) is None
+
+    @pytest.mark.parametrize(
+        ("queue_timeout_s", "expected_s"), [(30.0, [30.0, 30.0, 300.0]), (5.0, [5.0, 5.0, 300.0]), (900.0, [900.0] * 3)]
+    )
+    def test_batch_waits_longer_and_never_less_than_the_others(self, queue_timeout_s: float, expected_s: list[float]) -> None:
+        cell = Cell(ReplicaSpec("a", 1), targets={}, tunables=replace(TUNABLES, queue_timeout_s=queue_timeout_s))
+        cell.ask()
+        names = [cell.ask(tier=tier).id for tier in Tier]
+        refused_s: dict[str, float] = {}
+        while (next_s := cell.brain.next_event_s(cell.now_s)) is not None:
+            refused_s |= dict.fromkeys(ids(cell.at(next_s), Refused), next_s)
+        assert [refused_s[name] for name in names] == expected_s
 
     def test_a_wait_that_is_predicted_longer_than_the_deadline_is_refused_at_once_and_says_so(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))
@@ -534,6 +563,38 @@ class TestParking:
         assert refused.id == victim
 
 
+class TestStarvation:
+    @pytest.mark.parametrize("tier", [Tier.STANDARD, Tier.BATCH])
+    def test_b131_a_low_call_under_a_saturating_high_load_is_served_within_the_stated_wait(self, tier: Tier) -> None:
+        """`ageing_s`, and the next slot that frees: here one every half second."""
+        cell = Cell(ReplicaSpec("a", 2), tunables=replace(TUNABLES, queue_timeout_s=300.0), targets={})
+        for _ in range(8):
+            cell.ask("high", Tier.INTERACTIVE)
+        low = cell.ask("low", tier)
+        while low.id not in cell.running:
+            cell.now_s += 0.5
+            cell.ask("high", Tier.INTERACTIVE)
+            cell.end_oldest()
+        assert cell.now_s <= TUNABLES.queue.ageing_s + 0.5
+
+    def test_a_second_asker_is_parked_for_when_the_first_ones_slot_came_to_nothing(self) -> None:
+        """The cap shrank meanwhile: a slot less, and still one who waits in a hurry."""
+        cell = Cell(ReplicaSpec("a", 4))
+        for _ in range(4):
+            cell.ask("bulk", Tier.BATCH, can_park=True)
+        cell.decode(1.0, seconds=10.0)
+        chat = cell.submit("chat", Tier.INTERACTIVE)[-1].id
+        cell.at(10.3)
+        (park,) = [decision for decision in cell.decisions if isinstance(decision, Park)]
+        cell.take(cell.brain.frame("a", StateFrame(), 10.3))
+        assert cell.brain.snapshot(10.3).pools["m"].caps == {"a": 3}
+        del cell.running[park.id]
+        assert chat not in ids(cell.take(cell.brain.parked(park.id, cell.asks[park.id], 10.3)))
+        again = [decision for decision in cell.at(11.0) if isinstance(decision, Park)]
+        assert [decision.for_id for decision in again] == [chat]
+        assert again[0].id != park.id
+
+
 class TestReports:
     def test_positions_tell_everybody_where_he_stands(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))
@@ -577,16 +638,33 @@ class TestBatchCap:
         cell = Cell(ReplicaSpec("a", 10))
         for _ in range(12):
             cell.ask(tier=Tier.INTERACTIVE)
-        cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.2), 1.0))
+        cell.decode(0.2, seconds=1.0)
+        cell.take(cell.brain.frame("a", StateFrame(), 1.0))
         assert cell.brain.snapshot(1.0).pools["m"].caps == {"a": 8}
         assert cell.brain.frame("stranger", StateFrame(), 1.0) == []
-        cell.now_s = 1.0
         for _ in range(2):
             assert ids(cell.end_oldest()) == []
         assert len(ids(cell.end_oldest())) == 1
-        cell.now_s = 3.0
-        assert len(ids(cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.01), 3.0)))) == 1
-        assert cell.brain.snapshot(3.0).pools["m"].caps == {"a": 9}
+        cell.decode(0.01, seconds=10.0)
+        assert len(ids(cell.take(cell.brain.frame("a", StateFrame(), 11.0)))) == 1
+        assert cell.brain.snapshot(11.0).pools["m"].caps == {"a": 9}
+
+    def test_gaps_made_by_the_prompts_of_others_take_no_slot_away(self) -> None:
+        """However slow it looks, fewer at once would not read them faster; nor is the engine's own word taken for it."""
+        cell = Cell(ReplicaSpec("a", 4))
+        for _ in range(3):
+            cell.ask(tier=Tier.INTERACTIVE)
+        cell.decode(0.02, seconds=1.0)
+        decoding = list(cell.running)
+        for second in range(1, 20):
+            reading = cell.ask(tier=Tier.INTERACTIVE, prompt_tokens=4_000).id
+            cell.at(second + 1.0)
+            for name in decoding:
+                cell.made[name] += 5
+                cell.brain.progress(name, cell.made[name], cell.now_s)
+            cell.take(cell.brain.frame("a", StateFrame(iteration_s=0.2), cell.now_s))
+            cell.end(reading)
+        assert cell.brain.snapshot(cell.now_s).pools["m"].caps == {"a": 4}
 
 
 class TestReannounce:

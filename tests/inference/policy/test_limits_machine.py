@@ -20,7 +20,7 @@ from inference.policy.decisions import (
     TokenPrice,
     Usage,
 )
-from inference.policy.limits import Limiter, Reserved
+from inference.policy.limits import Limiter
 
 TENANTS, KEYS, MODELS = ("t0", "t1"), ("k0", "k1"), ("m0", "m1")
 PRICE = TokenPrice(input_micros=2_000_000, cached_micros=500_000, output_micros=3_000_000)
@@ -153,9 +153,9 @@ class LimiterMachine(RuleBasedStateMachine):
             answer = again
         self.now_s += answer.retry_after_s or 0.0
         self.roll()
-        assert isinstance(self.reserve(replace(ask, id=f"{ask.id} again")), Reserved), "the wait it told was too short"
+        assert isinstance(self.reserve(replace(ask, id=f"{ask.id} again")), int), "the wait it told was too short"
 
-    def reserve(self, ask: Ask) -> Reserved | LimitHit:
+    def reserve(self, ask: Ask) -> int | LimitHit:
         self.roll()
         answer = self.limiter.reserve(ask, self.now_s)
         if isinstance(answer, LimitHit):
@@ -168,16 +168,16 @@ class LimiterMachine(RuleBasedStateMachine):
             if answer.retry_kind is RetryKind.NEVER:
                 assert answer.asked > answer.limit.value
             return answer
-        assert self.fits(ask, answer.max_tokens, self.now_s), "it let pass what does not fit"
-        assert answer.max_tokens == ask.max_tokens or (
-            ask.may_shorten and not self.fits(ask, answer.max_tokens + 1, self.now_s)
+        assert self.fits(ask, answer, self.now_s), "it let pass what does not fit"
+        assert answer == ask.max_tokens or (
+            ask.may_shorten and not self.fits(ask, answer + 1, self.now_s)
         )
         self.charges[ask.id] = Charge(
             ask,
             self.now_s,
             max(1, ask.prompt_tokens),
-            answer.max_tokens,
-            self.asked(ask, answer.max_tokens, LimitKind.BUDGET),
+            answer,
+            self.asked(ask, answer, LimitKind.BUDGET),
         )
         return answer
 

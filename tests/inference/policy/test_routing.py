@@ -13,20 +13,20 @@ def test_equals_take_turns_even_when_every_request_ends_before_the_next_comes() 
 
 def test_the_holder_of_the_prompts_beginning_is_chosen_and_says_so() -> None:
     desk = Desk([spec("a"), spec("b"), spec("c")])
-    first = desk.serve(prompt("chat", 20))
+    first = desk.serve(prompt("chat", 16))
     assert first.reason is Reason.FASTEST and first.cached_tokens == 0
-    again = desk.serve(prompt("chat", 20), now_s=1.0)
-    assert (again.replica, again.reason, again.cached_tokens) == (first.replica, Reason.PREFIX, 2000)
+    again = desk.serve(prompt("chat", 16), now_s=1.0)
+    assert (again.replica, again.reason, again.cached_tokens) == (first.replica, Reason.PREFIX, 1600)
 
 
 def test_the_predicted_time_counts_the_queue_and_the_own_uncached_tokens() -> None:
     desk = Desk([spec("a")])
     overhead_s = TUNABLES.overhead_s
-    _, first = desk.send(prompt("p", 20), tokens=2000)
+    _, first = desk.send(prompt("p", 16), tokens=2000)
     assert first.predicted_ttft_s == pytest.approx(overhead_s + 0.2)
-    _, second = desk.send(prompt("p", 20), tokens=3000)
+    _, second = desk.send(prompt("p", 16), tokens=2600)
     assert second.predicted_ttft_s == pytest.approx(overhead_s + 0.2 + 0.1)
-    assert second.cached_tokens == 2000
+    assert second.cached_tokens == 1600
     _, third = desk.send(now_s=0.1, tokens=1000)
     assert third.predicted_ttft_s == pytest.approx(overhead_s + 0.2 + 0.1 - 0.1 + 0.1)
 
@@ -39,10 +39,10 @@ def test_a_whole_prompt_in_the_cache_leaves_one_token_to_compute() -> None:
 
 def test_it_sticks_to_the_holder_until_its_queue_outweighs_the_cache_and_then_spills() -> None:
     desk = Desk([spec("a", 64), spec("b", 64)], RoutingTunables(block_tokens=100, prefill_tokens_per_s=10_000.0))
-    holder = desk.serve(prompt("p", 10)).replica
+    holder = desk.serve(prompt("p", 12)).replica
     reasons = []
     for number in range(12):
-        reasons.append(desk.send((*prompt("p", 10), number), now_s=1.0, tokens=1300)[1].reason)
+        reasons.append(desk.send((*prompt("p", 12), number), now_s=1.0, tokens=1500)[1].reason)
     assert reasons[:4] == [Reason.PREFIX] * 4
     assert Reason.SPILLED in reasons
     assert desk.chosen[holder] > 6, "and after a spill both hold it"
@@ -135,16 +135,36 @@ def test_an_engine_that_others_use_too_is_seen_by_its_queue_and_its_full_cache()
 
 def test_the_inter_token_latency_is_measured_from_reports() -> None:
     desk = Desk([spec("a"), spec("b")])
-    assert desk.router.inter_token_s("a") is None
+    assert desk.router.inter_token_s("a", 0.0) is None
     name, choice = desk.send(tokens=100)
     desk.router.first_token(name, 1.0)
     for report in range(1, 20):
         desk.router.progress(name, 1 + 10 * report, 1.0 + 0.25 * report)
-    assert desk.router.inter_token_s(choice.replica) == pytest.approx(0.025)
+    assert desk.router.inter_token_s(choice.replica, 6.0) == pytest.approx(0.025)
+    assert desk.router.inter_token_s(choice.replica, 7.0) is None, "old news"
     other = "b" if choice.replica == "a" else "a"
-    desk.router.frame(other, StateFrame(iteration_s=0.04), 1.0)
-    assert desk.router.inter_token_s(other) == 0.04
+    desk.router.frame(other, StateFrame(iteration_s=0.04), 6.0)
+    assert desk.router.inter_token_s(other, 6.0) is None, "a step's time, chunks of prompts included"
     desk.router.check_invariants(6.0)
+
+
+@pytest.mark.parametrize("leaves", ["first token", "end"])
+def test_while_a_prompt_is_read_reports_say_nothing_of_the_inter_token_latency(leaves: str) -> None:
+    desk = Desk([spec("a")])
+    name, _ = desk.send(tokens=100)
+    desk.router.first_token(name, 0.0)
+    desk.router.progress(name, 11, 0.25)
+    other, _ = desk.send(tokens=5000, now_s=0.3)
+    desk.router.progress(name, 12, 0.5)
+    assert desk.router.inter_token_s("a", 0.5) == pytest.approx(0.025)
+    if leaves == "end":
+        desk.router.end(other, Ending.NEUTRAL, None, 0.6)
+    else:
+        desk.router.first_token(other, 0.6)
+    desk.router.progress(name, 13, 0.75)
+    assert desk.router.inter_token_s("a", 0.75) == pytest.approx(0.025), "it was read in a part of this report's time"
+    desk.router.progress(name, 14, 1.0)
+    assert desk.router.inter_token_s("a", 1.0) == pytest.approx(0.05, rel=0.3)
 
 
 def test_progress_that_comes_before_the_first_token_is_one() -> None:
@@ -153,7 +173,7 @@ def test_progress_that_comes_before_the_first_token_is_one() -> None:
     desk.router.progress(name, 3, 0.5)
     assert desk.router.snapshot(0.5).replicas["a"].queued_prefill_tokens == 0.0
     desk.router.progress(name, 13, 0.75)
-    assert desk.router.inter_token_s("a") == pytest.approx(0.025)
+    assert desk.router.inter_token_s("a", 0.75) == pytest.approx(0.025)
 
 
 def test_what_is_restored_counts_beyond_any_cap_and_not_as_prefill() -> None:
@@ -214,3 +234,65 @@ def test_prompts_that_share_a_beginning_and_then_differ_are_spread_and_stay_wher
     assert max(desk.chosen.values()) < 1.3 * 200 / 4
     again = [desk.serve(tail, now_s=30.0 + 0.1 * at).replica for at, tail in enumerate(tails)]
     assert again == homes
+
+
+def test_a_full_holder_is_passed_over_however_much_it_holds() -> None:
+    desk = Desk([spec("a", 1), spec("b", 1)])
+    name, first = desk.send(prompt("p", 64))
+    desk.router.first_token(name, 1.0)
+    _, second = desk.send(prompt("p", 64), now_s=1.0)
+    assert second.replica != first.replica
+    assert second.reason is Reason.SPILLED
+
+
+def test_a_small_match_draws_nobody_but_is_predicted() -> None:
+    desk = Desk([spec(name, 64) for name in "abcd"])
+    choices = [desk.serve((*chain("system"), *prompt(f"user{at}", 11)), now_s=1.0 * at) for at in range(8)]
+    assert set(desk.chosen.values()) == {2}
+    assert {choice.reason for choice in choices} == {Reason.FASTEST}
+    assert [choice.cached_tokens for choice in choices] == [0] * 4 + [100] * 4
+
+
+def test_what_ran_under_another_epoch_teaches_nothing_about_this_one() -> None:
+    desk = Desk([spec("a", epoch=1)])
+    begun, _ = desk.send(prompt("p", 8))
+    answering, _ = desk.send(prompt("q", 8))
+    desk.router.first_token(answering, 1.0)
+    desk.router.set_replicas([spec("a", epoch=2)], 2.0)
+    before = desk.router.snapshot(1000.0).replicas["a"].prefill_tokens_per_s
+    desk.router.first_token(begun, 1000.0)
+    desk.router.end(begun, Ending.WELL, Usage(completion_tokens=5000), 1000.0)
+    desk.router.end(answering, Ending.WELL, Usage(completion_tokens=5000), 1000.0)
+    view = desk.router.snapshot(1000.0).replicas["a"]
+    assert view.cached_blocks == 0
+    assert view.prefill_tokens_per_s == pytest.approx(before)
+
+
+def test_a_probe_whose_client_leaves_is_followed_by_another() -> None:
+    desk = Desk([spec("a"), spec("broken")])
+    while not desk.router.snapshot(0.0).replicas["broken"].is_ejected:
+        desk.fail(tokens=10, excluded=frozenset({"a"}))
+    name, probe = desk.send(tokens=10, now_s=2.0)
+    assert probe.reason is Reason.PROBE
+    desk.router.end(name, Ending.NEUTRAL, None, 2.1)
+    assert desk.send(tokens=10, now_s=2.2)[1].reason is Reason.PROBE
+    desk.router.check_invariants(2.2)
+
+
+def test_answers_push_prompts_out_of_the_cache() -> None:
+    desk = Desk([spec("a", kv_tokens=2000)])
+    desk.serve(prompt("p", 4))
+    name, _ = desk.send(prompt("q", 4), now_s=1.0)
+    desk.router.first_token(name, 1.1)
+    desk.router.end(name, Ending.WELL, Usage(completion_tokens=1500), 2.0)
+    assert desk.serve(prompt("p", 4), now_s=3.0).cached_tokens < 400
+
+
+def test_an_engine_that_caches_nothing_is_believed() -> None:
+    desk = Desk([spec("a", kv_tokens=1_000_000)], RoutingTunables(block_tokens=100, max_depth_blocks=8))
+    for at in range(150):
+        for _ in range(2):
+            name, _ = desk.send(prompt(f"p{at}", 8), now_s=float(at))
+            desk.router.first_token(name, at + 0.1)
+            desk.router.end(name, Ending.WELL, Usage(cached_tokens=0), at + 0.2)
+    assert desk.router.snapshot(200.0).replicas["a"].cached_blocks < 50
