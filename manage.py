@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 # Processes of the data plane load a slimmer set of apps (about 40 MB less each).
-DATA_PLANE_COMMANDS = {"gateway"}
+DATA_PLANE_COMMANDS = {"gateway", "dispatcher"}
 
 
 def main() -> None:

@@ -17,8 +17,7 @@ from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
-from inference.dispatch.dispatcher import Dispatcher, brain_tunables_from_env
-from inference.dispatch.host import BrainHost
+from inference.dispatch.dispatcher import Dispatcher
 from inference.dispatch.share import Share
 from inference.gateway.drain import commit_durably
 from inference.gateway.edge import EdgeTunables
@@ -27,7 +26,7 @@ from inference.gateway.journal import Journal, JournalTunables
 from inference.gateway.listening import bind, bind_several, raise_file_limit, shown_address
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
-from inference.gateway.processes import Parent, ProcessTunables
+from inference.gateway.processes import END_GRACE_S, Parent, ProcessTunables
 from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import BACKLOG, serve
 from inference.gateway.state import ControlState
@@ -37,6 +36,7 @@ from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.gateway.worker_link import WorkerLink
 from inference.gateway.worker_metrics import SummedMetrics
+from inference.wiring_dispatcher import attach, host_or_attach
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 FIRST_FEED_WAIT_S = 5.0
 SNAPSHOT_NAME = "gateway.snapshot"
 MAX_NODE_NAME_CHARS = 40
+NUM_DISPATCHERS = 2
+"""Beside several gateway processes: one that decides, and one that stands by."""
 # The loop takes Python's lock anew for each callback, and may wait this long for it while the ledger's thread computes (5 ms
 # by default). Tried on 2,000 streams, one run before and after; what it costs per token event was not measured.
 THREAD_SWITCH_S = 0.0005
@@ -61,7 +63,6 @@ class GatewayProcess:
 
     parts: GatewayParts
     dispatcher: Dispatcher
-    host: BrainHost
     journal: Journal
     feed: Feed
     tokenisers: TokeniserStore
@@ -100,6 +101,9 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
         ready_s = tunables.ready_s if has_started else FIRST_FEED_WAIT_S
         return [*command, "--worker", f"{place}/{processes}/{listening_fd}/{channel_fd}/{ready_s:g}"]
 
+    def dispatcher_command(channel_fd: int) -> list[str]:
+        return [*command[:-1], "dispatcher", "--child", f"{channel_fd}/{tunables.drain_s + END_GRACE_S:g}"]
+
     def on_listening() -> None:
         nonlocal has_started
         has_started = True
@@ -112,6 +116,7 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
         metrics=metrics,
         tunables=tunables,
         on_listening=on_listening,
+        companions=[dispatcher_command] * NUM_DISPATCHERS,
     )
     running = Gauge("headway_gateway_processes", "Worker processes that accept requests.", registry=registry)
     restarts = Gauge("headway_gateway_process_restarts", "Worker processes that died and were replaced.", registry=registry)
@@ -126,7 +131,7 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
     """The end goes the other way round: requests, journal, feed."""
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
-    gateway = build_gateway(metrics, share)
+    gateway = build_gateway(metrics, share, is_worker=link is not None)
     sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
     gateway.tokenisers.start()
     gateway.feed.start()
@@ -138,7 +143,6 @@ def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLi
         serve(gateway.parts, bound, link)
     finally:
         gateway.dispatcher.close()
-        gateway.host.close()
         sweeper.stop()
         gateway.journal.stop()
         gateway.feed.stop()
@@ -156,18 +160,20 @@ def settle_garbage_collector() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
-    """Everything but the sockets, from the settings; the journal's folder is taken, the feed is not started."""
+def build_gateway(metrics: Metrics, share: Share, *, is_worker: bool = False) -> GatewayProcess:
+    """Everything but the sockets, from the settings; the journal's folder is taken, the feed is not started.
+
+    One that is no worker hosts the brain, if nobody else of the installation does.
+    """
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
     snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
     feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, share=share)
-    host, dispatcher = BrainHost(state, clock, brain=brain_tunables_from_env(), share=share), Dispatcher(state)
-    dispatcher.link = host.open(dispatcher.deliver)
+    dispatcher, brain = (attach if is_worker else host_or_attach)(state, clock, name)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
 
     def commit(drafts: list[UsageDraft]) -> None:
         commit_durably(drafts)
-        host.acknowledge(drafts, name)
+        brain.acknowledge(drafts)
 
     journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit)
     tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
@@ -184,11 +190,12 @@ def build_gateway(metrics: Metrics, share: Share) -> GatewayProcess:
         edge=EdgeTunables.from_env(),
         prompts=PromptSizer(state, tokenisers, metrics, clock, TokeniserTunables.from_env()),
         tracer=_tracer(name),
-        why_not_ready=feed.why_not_ready,
+        why_not_ready=lambda: feed.why_not_ready() or brain.why_not_ready(),
         feed_age_s=feed.age_s,
-        brain_snapshot=host.snapshot,
+        brain_snapshot=brain.snapshot,
+        brain=brain,
     )
-    return GatewayProcess(parts=parts, dispatcher=dispatcher, host=host, journal=journal, feed=feed, tokenisers=tokenisers)
+    return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
 
 
 def _tracer(gateway: str) -> Tracer:

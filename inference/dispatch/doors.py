@@ -56,6 +56,10 @@ class HostedBrain:
     async def close(self) -> None:
         self._server.close()
         await asyncio.to_thread(self._leadership.give_back)
+        self._leadership.stop(0.0)
+
+    def why_not_ready(self) -> str:
+        return ""
 
     def acknowledge(self, drafts: Iterable[UsageDraft]) -> None:
         self._host.acknowledge(drafts, self._gateway)
@@ -73,8 +77,9 @@ class HostedBrain:
 class AttachedBrain:
     """In another process."""
 
-    def __init__(self, link: RemoteLink, dispatcher: Dispatcher) -> None:
-        self._link = link
+    def __init__(self, link: RemoteLink, dispatcher: Dispatcher, leadership: Leadership | None = None) -> None:
+        """`leadership`: what tells where the dispatcher is, if it may be on another machine."""
+        self._link, self._leadership = link, leadership
         self._loop: asyncio.AbstractEventLoop | None = None
         dispatcher.link = link
 
@@ -84,6 +89,12 @@ class AttachedBrain:
 
     async def close(self) -> None:
         await self._link.close()
+        if self._leadership is not None:
+            self._leadership.stop(0.0)
+
+    def why_not_ready(self) -> str:
+        """Until the first dispatcher was found; a takeover later is no reason to send clients elsewhere."""
+        return "" if self._link.num_attached else "no dispatcher was found yet"
 
     def acknowledge(self, drafts: Iterable[UsageDraft]) -> None:
         """From the drainer's thread."""

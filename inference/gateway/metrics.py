@@ -143,7 +143,7 @@ class Metrics:
         self, *, brain: BrainSnapshot | None, journal: JournalLike, feed_age_s: float, num_upstream_connections: int
     ) -> None:
         if brain is not None:
-            self._sample_brain(brain)
+            self.sample_brain(brain)
         self._journal_depth.set(journal.depth())
         self._journal_open.set(journal.num_open)
         self._journal_unhealthy.set(not journal.is_healthy)
@@ -157,7 +157,7 @@ class Metrics:
         self._relay_cpu_s = cpu_s
         self._upstream.set(num_upstream_connections)
 
-    def _sample_brain(self, brain: BrainSnapshot) -> None:
+    def sample_brain(self, brain: BrainSnapshot) -> None:
         self._in_flight.clear()
         self._cap.clear()
         for model, pool in brain.pools.items():

@@ -42,6 +42,23 @@ class DispatcherLike(Protocol):
     def report_progress(self) -> None: ...
 
 
+class BrainDoor(Protocol):
+    """dispatch/doors.py."""
+
+    async def open(self, on_lost: Callable[[], None]) -> None: ...
+    async def close(self) -> None: ...
+
+
+class NoDoor:
+    """The brain is there already: tests host it."""
+
+    async def open(self, on_lost: Callable[[], None]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
 class NotReady(Unavailable):
     """Retry after a while; the gateway does not know keys and models yet."""
 
@@ -116,6 +133,8 @@ class GatewayParts:
     tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)
     """The requests between authentication and their end."""
+    brain: BrainDoor = field(default_factory=NoDoor)
+    """Opened before the first request, closed after the last."""
     is_draining: bool = False
     on_draining: list[Callable[[], None]] = field(default_factory=list)
 

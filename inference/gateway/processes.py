@@ -4,7 +4,9 @@
     SIGHUP            rolling restart: in each place in turn, start a new worker, wait until it is ready, drain the old one
     a worker dies     another one is started, after a pause that doubles while it dies young
 
-The parent serves nothing and knows neither keys nor requests. Should it be killed, its workers notice, drain and end.
+Beside the workers run companions (the dispatchers): started before them, renewed after them, ended when the last worker
+has. The parent serves nothing and knows neither keys nor requests. Should it be killed, its workers notice, drain and end,
+and so do the companions.
 """
 
 import contextlib
@@ -30,6 +32,8 @@ LOOK_S = 0.1
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 10.0
 YOUNG_S = 10.0
+# Rolling restart: so that the first renewed companion is up before the second goes.
+COMPANION_APART_S = 5.0
 # Over the drain's limit: for error events to leave and the journal to be carried to the ledger.
 END_GRACE_S = 15.0
 
@@ -47,10 +51,12 @@ class ProcessTunables:
 
 
 class Worker:
-    """One worker process. `place` is its share's index: two workers have the same one during a rolling restart."""
+    """One worker or companion. `index` is its place's: two workers have the same one during a rolling restart."""
 
-    def __init__(self, number: int, place: int, process: "subprocess.Popen[bytes]", channel: socket.socket) -> None:
-        self.number, self.place, self.process = number, place, process
+    def __init__(
+        self, number: int, index: int, place: "Place", process: "subprocess.Popen[bytes]", channel: socket.socket
+    ) -> None:
+        self.number, self.index, self.place, self.process = number, index, place, process
         self.end = ParentEnd(channel)
         self.started_s = time.monotonic()
         self.is_listening = self.is_ready = False
@@ -71,10 +77,14 @@ class Place:
     worker: Worker | None = None
     start_at_s: float = 0.0
     pause_s: float = FIRST_PAUSE_S
+    renew_at_s: float | None = None
+    """Of a companion."""
 
 
 class Parent:
-    """One place for each socket; `command(place, listening_fd, channel_fd)` is what a worker is started with."""
+    """One place for each socket; `command(place, listening_fd, channel_fd)` is what a worker is started with, and each of
+    `companions` is the command of one, `(channel_fd)`.
+    """
 
     def __init__(
         self,
@@ -84,8 +94,11 @@ class Parent:
         metrics: SummedMetrics,
         tunables: ProcessTunables,
         on_listening: Callable[[], None],
+        companions: Sequence[Callable[[int], Sequence[str]]] = (),
     ) -> None:
         self._places = [Place() for _ in listening]
+        self._companions = [(command, Place()) for command in companions]
+        self._beside: list[Worker] = []  # companions that run
         self._listening, self._command, self._metrics = listening, command, metrics
         self._tunables, self._on_listening = tunables, on_listening
         self._selector = selectors.DefaultSelector()
@@ -106,14 +119,15 @@ class Parent:
     def run(self) -> int:
         """Blocks until all workers have ended; an exit code."""
         with self._catching_signals():
-            while not (self._is_ending and not self._workers):
+            while not (self._is_ending and not self._workers and not self._beside):
                 self._handle_signals()
-                self._hear()
-                self._reap()
-                self._kill_late_ones()
+                self._look_after_companions()
                 if not self._is_ending:
                     self._fill_places()
                     self._renew()
+                self._hear()
+                self._reap()
+                self._kill_late_ones()
         self._selector.close()
         return self._exit_code
 
@@ -148,8 +162,10 @@ class Parent:
             if number == signal.SIGHUP and not self._is_ending and not self._to_renew and self._next is None:
                 log.info("gateway_rolling_restart", processes=len(self._places))
                 self._to_renew.extend(range(len(self._places)))
+                for order, (_, place) in enumerate(self._companions):
+                    place.renew_at_s = time.monotonic() + order * COMPANION_APART_S
             elif number == signal.SIGINT and self._is_ending:
-                for worker in self._workers:
+                for worker in [*self._workers, *self._beside]:
                     worker.process.kill()
             elif number in (signal.SIGTERM, signal.SIGINT):
                 self._end_all(0)
@@ -168,17 +184,41 @@ class Parent:
 
     # -- workers
 
-    def _start(self, place: int) -> Worker:
+    def _start(self, index: int) -> Worker:
+        listening = self._listening[index].fileno()
+        worker = self._spawn(index, self._places[index], lambda channel: self._command(index, listening, channel), (listening,))
+        self._workers.append(worker)
+        log.info("gateway_worker_started", pid=worker.process.pid, place=index)
+        return worker
+
+    def _spawn(
+        self, index: int, place: Place, command: Callable[[int], Sequence[str]], descriptors: tuple[int, ...] = ()
+    ) -> Worker:
         ours, theirs = socket.socketpair()
         with theirs:
-            descriptors = (self._listening[place].fileno(), theirs.fileno())
-            process = subprocess.Popen([*self._command(place, *descriptors)], pass_fds=descriptors, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [*command(theirs.fileno())], pass_fds=(*descriptors, theirs.fileno()), stdin=subprocess.DEVNULL
+            )
         self._num_started += 1
-        worker = Worker(self._num_started, place, process, ours)
-        self._workers.append(worker)
+        worker = Worker(self._num_started, index, place, process, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
-        log.info("gateway_worker_started", pid=process.pid, place=place)
         return worker
+
+    def _look_after_companions(self) -> None:
+        """Running until the last worker has ended."""
+        now_s = time.monotonic()
+        for index, (command, place) in enumerate(self._companions):
+            if self._is_ending:
+                if place.worker is not None and not self._workers:
+                    place.worker.stop(END_GRACE_S)
+            elif place.worker is None:
+                if now_s >= place.start_at_s:
+                    place.worker = self._spawn(index, place, command)
+                    self._beside.append(place.worker)
+                    log.info("gateway_companion_started", pid=place.worker.process.pid)
+            elif place.renew_at_s is not None and now_s >= place.renew_at_s:
+                place.renew_at_s = None
+                place.worker.stop(END_GRACE_S)
 
     def _hear(self) -> None:
         for key, _ in self._selector.select(LOOK_S):
@@ -205,38 +245,39 @@ class Parent:
             self._on_listening()
 
     def _reap(self) -> None:
-        for worker in [worker for worker in self._workers if worker.process.poll() is not None]:
+        for worker in [worker for worker in [*self._workers, *self._beside] if worker.process.poll() is not None]:
             if worker.end.channel.fileno() >= 0:
                 self._hear_worker(worker)  # its last words
             self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
         code, lived_s = worker.process.returncode, time.monotonic() - worker.started_s
-        self._workers.remove(worker)
+        is_companion = worker in self._beside
+        (self._beside if is_companion else self._workers).remove(worker)
         self._metrics.ended(worker.number)
         if worker.end.channel.fileno() >= 0:
             self._selector.unregister(worker.end.channel)
             worker.end.close()
         if worker.is_ending:
-            log.info("gateway_worker_ended", pid=worker.process.pid, place=worker.place, code=code)
+            log.info("gateway_worker_ended", pid=worker.process.pid, place=worker.index, code=code)
         else:
-            log.error("gateway_worker_died", pid=worker.process.pid, place=worker.place, code=code, lived_s=round(lived_s, 1))
+            log.error("gateway_worker_died", pid=worker.process.pid, place=worker.index, code=code, lived_s=round(lived_s, 1))
         if worker is self._next:
             self._give_up_renewal("it ended before it was ready")
-        place = self._places[worker.place]
+        place = worker.place
         if place.worker is not worker:
             return
         place.worker = None
-        if not self._was_ever_ready and code == 1:
+        if not is_companion and not self._was_ever_ready and code == 1:
             self._end_all(1)  # what it said on stderr is true of all
         elif not self._is_ending:
-            self.num_restarts += 1
+            self.num_restarts += not worker.is_ending
             place.pause_s = FIRST_PAUSE_S if lived_s > YOUNG_S else min(place.pause_s * 2, MAX_PAUSE_S)
             place.start_at_s = time.monotonic() + (0.0 if lived_s > YOUNG_S else place.pause_s)
 
     def _kill_late_ones(self) -> None:
         now_s = time.monotonic()
-        for worker in self._workers:
+        for worker in [*self._workers, *self._beside]:
             if worker.kill_at_s is not None and now_s > worker.kill_at_s:
                 log.error("gateway_worker_killed", pid=worker.process.pid, reason="it did not end in time")
                 worker.kill_at_s = float("inf")
@@ -258,7 +299,7 @@ class Parent:
 
     def _watch_next(self, worker: Worker) -> None:
         if worker.is_ready:
-            place = self._places[worker.place]
+            place = worker.place
             old, place.worker, self._next = place.worker, worker, None
             if old is not None:
                 self._stop(old)

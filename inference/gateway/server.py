@@ -53,6 +53,7 @@ class GatewayServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listening in sockets or []:
             set_connection_options(listening, self._parts.edge)
+        await self._parts.brain.open(self._brain_is_lost)
         await super().startup(sockets)
         if self._link is not None:
             await self._link.open(self._parent_is_gone)
@@ -62,6 +63,10 @@ class GatewayServer(Server):
 
     def _parent_is_gone(self) -> None:
         log.warning("gateway_parent_gone")
+        self.should_exit = True
+
+    def _brain_is_lost(self) -> None:
+        """Started again, this process is attached to whoever has it now."""
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -77,6 +82,7 @@ class GatewayServer(Server):
         if self._comments is not None:
             self._comments.cancel()
         self._parts.upstream.close()
+        await self._parts.brain.close()
         if self._link is not None:
             await self._link.close()
 

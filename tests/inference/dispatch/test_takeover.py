@@ -1,0 +1,204 @@
+"""Two dispatcher processes and a real kill: who stands by leads within two seconds, and every counter is what it was."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.home import Home
+from inference.dispatch.address import Address
+from inference.dispatch.visitor import look_at
+from inference.gateway.state import Change, ControlState
+from inference.policy.decisions import Ask, Ending, TokenPrice, Usage
+from tests.fakes.gateway import ACME, model_changes
+from tests.inference.dispatch.cell import Gateway, terms, until
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMITS = {"requests_per_minute": 100, "output_tokens_per_minute": 2000, "concurrent_requests": 6, "monthly_budget": 900}
+CHANGES: list[Change] = [*model_changes("m", ["http://a", "http://b"], max_in_flight=3, max_queued=20), terms(**LIMITS)]
+
+
+class Machine:
+    """An installation with a database and dispatchers, and gateways of this process."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = Home(home)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
+        self.environment = kept | {"HEADWAY_HOME": str(home), "HEADWAY_NODE_NAME": "machine"}
+        self.manage("migrate", "-v0")
+        with sqlite3.connect(home / "headway.sqlite3") as database:
+            database.executemany(
+                "INSERT INTO inference_controlchange (id, kind, key, payload, at) VALUES (?, ?, ?, ?, '2026-01-01')",
+                [(change.id, change.kind, change.key, json.dumps(change.payload)) for change in CHANGES],
+            )
+        database.close()
+        self.state = ControlState()
+        self.state.apply(CHANGES)
+        self.address = Address(path=self.home.run / "dispatcher.sock")
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.gateways: list[Gateway] = []
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(ROOT / "manage.py"), *arguments]
+
+    def manage(self, *arguments: str) -> str:
+        done = subprocess.run(self.command(*arguments), env=self.environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        with (self.home.root / "log").open("ab") as log:
+            process = subprocess.Popen(self.command(*arguments), env=self.environment, stderr=log, stdout=log)
+        self.processes.append(process)
+        return process
+
+    def log(self) -> str:
+        return (self.home.root / "log").read_text()
+
+    async def dispatchers(self) -> "tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]":
+        """The one that leads, and one that stands by."""
+        active = self.start("dispatcher")
+        await self.seen()
+        standby = self.start("dispatcher")
+        await until(lambda: self.log().count("dispatcher_stands_by") == 2, within_s=20)
+        return active, standby
+
+    async def seen(self, **wanted: Any) -> dict[str, Any]:
+        """What the leading dispatcher shows, once it shows this."""
+        async with asyncio.timeout(20):
+            while True:
+                found = await look_at(self.address)
+                if found is not None and all(found[name] == value for name, value in wanted.items()):
+                    return found
+                await asyncio.sleep(0.01)
+
+    async def gateway(self, name: str) -> Gateway:
+        gateway = Gateway(name, self.state, lambda: self.address)
+        gateway.link.start()
+        self.gateways.append(gateway)
+        await until(lambda: gateway.link.is_open)
+        return gateway
+
+    def lease(self) -> tuple[str, str, int]:
+        with sqlite3.connect(self.home.root / "headway.sqlite3") as database:
+            row: tuple[str, str, int] = database.execute("SELECT holder, address, epoch FROM inference_lease").fetchone()
+        database.close()
+        return row
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait(10)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.close()
+
+
+def ask(request_id: str) -> Ask:
+    price = TokenPrice(output_micros=1_000_000)
+    return Ask(request_id, "m", ACME, "k1", prompt_tokens=10, max_tokens=20, price=price)
+
+
+def counters(seen: dict[str, Any]) -> dict[str, Any]:
+    return {name: seen[name] for name in ("in_flight", "queued", "away", "leaked_slots", "overcommitted", "limits")}
+
+
+async def test_a_kill_of_the_active_is_a_takeover_within_two_seconds_and_changes_no_counter(machine: Machine) -> None:
+    active, standby = await machine.dispatchers()
+    a, b = await machine.gateway("a"), await machine.gateway("b")
+    for number in range(4):
+        await a.dispatcher.submit(ask(f"a{number}"))
+    await b.dispatcher.submit(ask("b0"))
+    await b.dispatcher.submit(ask("b1"))
+    waiting = [asyncio.create_task(gateway.dispatcher.submit(ask(f"w{number}"))) for number, gateway in enumerate((a, b))]
+    await machine.seen(queued=2)
+    a.dispatcher.settle("a0", Ending.WELL, Usage(10, 0, 7, 7))
+    before = await machine.seen(queued=1, in_flight=6)
+    assert before["epoch"] == 1
+
+    killed_s = time.monotonic()
+    active.send_signal(signal.SIGKILL)
+    await until(lambda: all(gateway.link.num_attached == 2 and gateway.link.is_open for gateway in (a, b)))
+    took_s = time.monotonic() - killed_s
+    after = await machine.seen()
+
+    assert took_s < 2.0
+    assert counters(after) == counters(before)
+    assert (after["epoch"], after["gateways"], a.link.highest_epoch) == (2, ["a", "b"], 2)
+    assert machine.lease()[2] == 2
+    running = list(a.dispatcher.running) + list(b.dispatcher.running)
+    assert sum(task.done() for task in waiting) == 1 and len(running) == 6
+    for name in running:
+        (a if name in a.dispatcher.running else b).dispatcher.settle(name, Ending.WELL, Usage(10, 0, 7, 7))
+    for task in waiting:
+        grant = await task
+        (a if grant.decision.id == "w0" else b).dispatcher.settle(grant.decision.id, Ending.WELL, Usage(10, 0, 7, 7))
+    ended = await machine.seen(in_flight=0, queued=0)
+    uses = {use["kind"]: (use["used"], use["reserved"]) for use in ended["limits"]["in_use"]}
+    assert uses == {"requests_per_minute": (8, 0), "output_tokens_per_minute": (56, 0), "monthly_budget": (56, 0)}
+    assert (ended["leaked_slots"], ended["limits"]["open"], ended["limits"]["overcommitted"]) == (0, 0, 0)
+    for gateway in (a, b):
+        await gateway.link.close()
+    assert standby.poll() is None
+
+
+async def test_a_gateway_that_ends_is_gone_at_once_and_one_that_is_stopped_hands_over(machine: Machine) -> None:
+    active, _ = await machine.dispatchers()
+    a, b = await machine.gateway("a"), await machine.gateway("b")
+    await a.dispatcher.submit(ask("a0"))
+    a.die()
+    await machine.seen(in_flight=0, gateways=["b"])
+    active.send_signal(signal.SIGTERM)
+    await until(lambda: b.link.num_attached == 2 and b.link.is_open)
+    assert active.wait(10) == 0
+    assert (await b.dispatcher.submit(ask("b0"))).replica.id in {"rep-0", "rep-1"}
+    await b.link.close()
+
+
+async def test_one_whose_lease_was_taken_decides_nothing_more(machine: Machine) -> None:
+    """As by another machine: the row says so, the lock does not."""
+    active = machine.start("dispatcher")
+    await machine.seen()
+    with sqlite3.connect(machine.home.root / "headway.sqlite3") as database:
+        database.execute("UPDATE inference_lease SET holder = 'elsewhere/x/y', address = 'tcp://127.0.0.1:1', epoch = 7")
+    database.close()
+    await until(lambda: active.poll() is not None, within_s=10)
+    assert active.poll() == 1
+    assert "lease_lost" in machine.log()
+    assert machine.lease() == ("elsewhere/x/y", "tcp://127.0.0.1:1", 7)
+
+
+async def test_with_the_database_away_who_stands_by_takes_over_all_the_same(machine: Machine) -> None:
+    active, _ = await machine.dispatchers()
+    a = await machine.gateway("a")
+    await a.dispatcher.submit(ask("a0"))
+    database = machine.home.root / "headway.sqlite3"
+    moved = [path for path in database.parent.glob("headway.sqlite3*")]
+    for path in moved:
+        path.rename(path.with_name(f"away-{path.name}"))
+    database.mkdir()  # nothing can be opened there
+    killed_s = time.monotonic()
+    active.send_signal(signal.SIGKILL)
+    await until(lambda: a.link.num_attached == 2 and a.link.is_open, within_s=10)
+    assert time.monotonic() - killed_s < 2.0
+    seen = await machine.seen()
+    assert (seen["epoch"], seen["in_flight"]) == (2, 1)
+    database.rmdir()
+    for path in moved:
+        path.with_name(f"away-{path.name}").rename(path)
+    await until(lambda: machine.lease()[2] == 2, within_s=10)
+    await a.link.close()
