@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
+from inference.services.lease import current_lease
 from inference.services.registry import version_label
 
 SEEN_WITHIN = timedelta(seconds=30)
@@ -36,6 +37,8 @@ class FleetStatus:
     models: list[ModelStatus]
     nodes: list[dict[str, Any]]
     gateways: list[dict[str, Any]]
+    lease: dict[str, Any] | None
+    """Of the dispatcher; None: nobody has led yet."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,8 +49,9 @@ def has_model(public_id: str) -> bool:
 
 
 def fleet_status(now: datetime) -> FleetStatus:
-    """Models with their replicas (stopped ones left out), node agents, live gateways and how far behind the feed each is."""
+    """Models with their replicas (stopped ones left out), node agents, live gateways and how far each is, the lease."""
     newest = ControlChange.objects.order_by("-id").values_list("id", flat=True).first() or 0
+    lease = current_lease()
     pools = Pool.objects.select_related("model", "version").order_by("model__public_id")
     return FleetStatus(
         models=[_model_status(pool, now) for pool in pools],
@@ -64,6 +68,14 @@ def fleet_status(now: datetime) -> FleetStatus:
             }
             for gateway in GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
         ],
+        lease=None
+        if lease is None
+        else {
+            "holder": lease.holder,
+            "address": lease.address,
+            "epoch": lease.epoch,
+            "renewed_s_ago": round((now - lease.renewed_at).total_seconds(), 1),
+        },
     )
 
 

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 import uvloop
@@ -26,6 +27,7 @@ from inference.dispatch.leadership import Leadership, LeaseTunables
 from inference.dispatch.process import DispatcherProcess
 from inference.dispatch.remote import RemoteLink, RemoteTunables
 from inference.dispatch.server import DispatcherServer, ServerTunables
+from inference.dispatch.visitor import look_at
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.metrics import Metrics
 from inference.gateway.state import ControlState
@@ -134,6 +136,15 @@ def _try_to_lead(leadership: Leadership) -> int | None:
     while (epoch := leadership.take()) is None and time.monotonic() < deadline_s:
         time.sleep(_LEAD_LOOK_S)
     return epoch
+
+
+def look_at_dispatcher(row_address: str) -> dict[str, Any] | None:
+    """What the one that leads shows: of this machine, else where the lease row says. None: nobody answers."""
+    chosen, seen = DispatcherSettings.from_env(), None
+    for address in (local_address(), parse_address(row_address) if row_address else None):
+        if address is not None and (address.path is not None or chosen.secret):
+            seen = seen or asyncio.run(look_at(address, secret=chosen.secret))
+    return seen
 
 
 # The process

@@ -7,6 +7,7 @@ gateways that are known to live have said what they hold, or a stated time is ov
 
 import asyncio
 import hmac
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -144,6 +145,7 @@ class DispatcherServer:
         snapshot = observed(self.host.snapshot())
         return {
             "holder": self.name,
+            "pid": os.getpid(),
             "epoch": self.epoch,
             "is_open": not self.host.is_holding,
             "gateways": sorted(self.gateways),

@@ -237,7 +237,7 @@ class Parent:
         for message in said:
             worker.is_listening |= message.is_listening
             worker.is_ready |= message.is_ready
-            self._was_ever_ready |= message.is_listening
+            self._was_ever_ready |= message.is_listening and worker in self._workers
             if message.metrics is not None:
                 self._metrics.update(worker.number, message.metrics)
         if not self._has_told and all(place.worker and place.worker.is_listening for place in self._places):

@@ -33,9 +33,10 @@ class Fleet:
     def parent_pid(self) -> int:
         return self.installation.processes["gateway"].pid
 
-    def pids(self) -> set[int]:
-        done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.parent_pid)], capture_output=True, text=True)
-        return {int(pid) for pid in done.stdout.split()} - {os.getpid()}
+    def pids(self, kind: str = "--worker") -> set[int]:
+        """Of the workers, or of the dispatchers (`--child`)."""
+        done = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.parent_pid)], capture_output=True, text=True)
+        return {int(line.split()[0]) for line in done.stdout.splitlines() if kind in line}
 
     async def manage(self, *arguments: str) -> str:
         """In a thread: the engine answers on this loop."""
@@ -219,17 +220,39 @@ async def test_b54_a_killed_worker_is_replaced_its_requests_are_recorded_and_its
     assert await fleet.metric("headway_gateway_process_restarts") == 1
 
 
-async def test_status_names_each_process_and_its_share(fleet: Fleet) -> None:
+async def test_status_names_each_process_and_shows_the_brain(fleet: Fleet) -> None:
     await fleet.start(3)
-    gateways = json.loads(await fleet.manage("status", "--json"))["gateways"]
+    status = json.loads(await fleet.manage("status", "--json"))
+    gateways = [gateway for gateway in status["gateways"] if not gateway["gateway"].startswith("dispatcher:")]
     assert sorted((gateway["process"], gateway["processes"]) for gateway in gateways) == [(1, 3), (2, 3), (3, 3)]
+    assert status["lease"]["epoch"] == status["dispatcher"]["epoch"] == 1
+    assert len(status["dispatcher"]["gateways"]) == 3
     text = await fleet.manage("status")
-    assert "1/3, at least one (process 2 of 3)" in text
+    assert "2 of 3" in text and "epoch 1" in text
+
+
+async def test_b118_several_processes_share_one_brain_and_its_death_cuts_no_stream(fleet: Fleet) -> None:
+    await fleet.start(3)
+    dispatchers = fleet.pids("--child")
+    assert len(dispatchers) == 2
+    async with fleet.client() as client:
+        running = [asyncio.create_task(fleet.ask(client, stream=True)) for _ in range(30)]
+        await until_begun(fleet, 30)
+        status = json.loads(await fleet.manage("status", "--json"))
+        victim = int(status["dispatcher"]["pid"])
+        assert victim in dispatchers
+        os.kill(victim, signal.SIGKILL)
+        later = [asyncio.create_task(fleet.ask(client, stream=True)) for _ in range(30)]
+        await asyncio.gather(*running, *later)
+    assert fleet.seen == {"streamed": 60}, fleet.errors
+    await until(lambda: len(fleet.pids("--child")) == 2 and victim not in fleet.pids("--child"), 30)
+    seen = json.loads(await fleet.manage("status", "--json"))["dispatcher"]
+    assert (seen["epoch"], seen["in_flight"], seen["queued"], seen["leaked_slots"], seen["overcommitted"]) == (2, 0, 0, 0, 0)
 
 
 async def test_workers_whose_parent_is_killed_drain_and_end(fleet: Fleet) -> None:
     await fleet.start(2)
-    workers = fleet.pids()
+    workers = fleet.pids() | fleet.pids("--child")
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True)) for _ in range(4)]
         await asyncio.sleep(0.5)

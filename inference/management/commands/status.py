@@ -10,14 +10,19 @@ COLUMNS = ["model", "version", "ready", "replica", "where", "state", "for", "rea
 
 
 class Command(HeadwayCommand):
-    help = "Models, versions, replicas and the reasons for their states; node agents; gateways."
+    help = (
+        "Models, versions, replicas and the reasons for their states; node agents; gateways; the dispatcher's queue and limits."
+    )
 
     def handle(self, *, json: bool, **_options: Any) -> None:
+        from inference.wiring_dispatcher import look_at_dispatcher  # not at import: `--help` needs none of it
+
         status = fleet_status(timezone.now())
-        self.print_result(_text(status), status.as_dict(), as_json=json)
+        seen = look_at_dispatcher(status.lease["address"] if status.lease else "")
+        self.print_result(_text(status, seen), status.as_dict() | {"dispatcher": seen}, as_json=json)
 
 
-def _text(status: FleetStatus) -> str:
+def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
     rows = [row for model in status.models for row in _rows(model)]
     parts = [table(COLUMNS, rows) if rows else "no models: register one with manage.py register_model"]
     if status.nodes:
@@ -27,8 +32,9 @@ def _text(status: FleetStatus) -> str:
             )
         )
     if status.gateways:
-        rows = [[g["gateway"], _behind(g["changes_behind"]), _share(g["process"], g["processes"])] for g in status.gateways]
-        parts.append(table(["gateway", "feed", "share of each replica's slots"], rows))
+        rows = [[g["gateway"], _behind(g["changes_behind"]), f"{g['process']} of {g['processes']}"] for g in status.gateways]
+        parts.append(table(["gateway", "feed", "process"], rows))
+    parts += _dispatcher(status.lease, seen)
     return "\n\n".join(parts)
 
 
@@ -41,8 +47,27 @@ def _rows(model: ModelStatus) -> list[list[object]]:
     return [[*head, *first], *([" ", " ", " ", *row] for row in rest)]
 
 
-def _share(process: int, processes: int) -> str:
-    return "all" if processes == 1 else f"1/{processes}, at least one (process {process} of {processes})"
+def _dispatcher(lease: dict[str, Any] | None, seen: dict[str, Any] | None) -> list[str]:
+    held = "nobody holds the dispatcher's lease"
+    if lease is not None:
+        where = lease["address"] or "given back"
+        held = f"lease: {lease['holder']}, epoch {lease['epoch']}, {where}, renewed {lease['renewed_s_ago']} s ago"
+    if seen is None:
+        return [f"{held}\nno dispatcher answers"]
+    limits = seen["limits"]
+    parts = [
+        f"{held}\ndispatcher: epoch {seen['epoch']}, {len(seen['gateways'])} gateways attached, {seen['in_flight']} running, "
+        f"{seen['queued']} waiting, {seen['overcommitted']} overcommitted, {seen['leaked_slots']} slots leaked"
+    ]
+    queues = [
+        [model, pool["in_flight"], pool["capacity"], *pool["queued_by_tier"].values()] for model, pool in seen["pools"].items()
+    ]
+    if queues:
+        parts.append(table(["queue", "running", "slots", "interactive", "standard", "batch"], queues))
+    in_use = [[use["scope"], use["id"], use["kind"], use["value"], use["used"], use["reserved"]] for use in limits["in_use"]]
+    if in_use:
+        parts.append(table(["limit of", "id", "kind", "value", "used", "reserved"], in_use))
+    return parts
 
 
 def _behind(changes: int) -> str:
