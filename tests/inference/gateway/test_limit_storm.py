@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 from inference.policy.decisions import LimitKind
-from tests.fakes.gateway import basic, model_changes, running_gateway, until
+from tests.fakes.gateway import ACME, basic, model_changes, running_gateway, until
 from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import After, ScriptedReplica, chat_events, refused, streamed
 from tests.inference.dispatch.test_dispatcher import terms
 
-LIMITS = {
+LIMITS: dict[str, int] = {
     "requests_per_minute": 150,
     "input_tokens_per_minute": 6000,
     "output_tokens_per_minute": 900,
@@ -22,6 +22,7 @@ STREAMED = basic(stream=True)
 
 async def test_a_storm_passes_no_limit_refuses_nothing_falsely_and_leaks_nothing() -> None:
     rng = random.Random(7)
+    limits: Any = LIMITS
     async with ScriptedReplica() as first, ScriptedReplica() as second:
         for replica in (first, second):
             scripts: list[Any] = [
@@ -37,7 +38,7 @@ async def test_a_storm_passes_no_limit_refuses_nothing_falsely_and_leaks_nothing
                 for _ in range(120)
             ]
             replica.script(*scripts)
-        changes = [*model_changes("m", [first.url, second.url], max_in_flight=8, max_queued=400), terms(**LIMITS)]
+        changes = [*model_changes("m", [first.url, second.url], max_in_flight=8, max_queued=400), terms(ACME, id=900, **limits)]
         async with running_gateway(changes) as gateway:
             refusals: list[dict[str, Any]] = []
 
