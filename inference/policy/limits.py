@@ -22,7 +22,7 @@ from math import inf
 from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RateView, Scope, TenantTerms, Usage
 from inference.policy.limit_fit import asked_amounts, at_most_micros, find_hit, settled_amounts, shortened_tokens, spend
 from inference.policy.limit_scopes import NO_RATES, RATE_KINDS, SAME_MONTH_S, ScopeState, TenantState, rate_view
-from inference.policy.sliding_log import NOTHING, WINDOW_S, Amounts, Entry
+from inference.policy.sliding_log import INPUT, NOTHING, OUTPUT, WINDOW_S, Amounts, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,12 @@ class Limiter:
             return min(ask.max_tokens, known.max_tokens)
         tenant, states = self._states(ask, now_s)
         max_tokens = shortened_tokens(ask, tenant, states)
-        hit = find_hit(ask, tenant, states, max_tokens, now_s)
+        amounts = asked_amounts(ask, max_tokens)
+        micros = at_most_micros(ask, amounts)
+        hit = find_hit(amounts, micros, tenant, states, now_s)
         if hit is not None:
             return hit
-        self._take(ask, tenant, states, max_tokens, at_s=now_s, now_s=now_s)
+        self._take(ask, tenant, states, amounts, micros, at_s=now_s, now_s=now_s)
         return max_tokens
 
     def can_start(self, ask: Ask) -> Scope | None:
@@ -184,7 +186,8 @@ class Limiter:
         if known is None or not known.entry.is_open:
             return
         real = settled_amounts(usage)
-        if any(used > reserved for used, reserved in zip(real, known.entry.amounts, strict=True)):
+        reserved = known.entry.amounts
+        if real[INPUT] > reserved[INPUT] or real[OUTPUT] > reserved[OUTPUT]:
             self._overruns += 1
         self._close(request_id, known, real, now_s)
         spend(known.tenant, known.states, usage.amount_micros)
@@ -223,7 +226,9 @@ class Limiter:
         self._tick(now_s)
         if ask.id not in self._open:
             tenant, states = self._states(ask, now_s)
-            self._take(ask, tenant, states, ask.max_tokens, at_s=now_s - max(0.0, age_s), now_s=now_s)
+            amounts = asked_amounts(ask, ask.max_tokens)
+            at_s = now_s - max(0.0, age_s)
+            self._take(ask, tenant, states, amounts, at_most_micros(ask, amounts), at_s=at_s, now_s=now_s)
         known = self._open[ask.id]
         if usage is not None:
             self._close(ask.id, known, settled_amounts(usage), now_s)
@@ -287,8 +292,9 @@ class Limiter:
         self._now_s = now_s
         if self._logs:
             state = self._logs[0]
-            state.log.advance(now_s)
-            if state.log:
+            if now_s >= state.log.next_expiry_s:
+                state.log.advance(now_s)
+            if state.log.next_expiry_s < inf:
                 self._logs.rotate(-1)
             else:
                 self._logs.popleft()
@@ -321,15 +327,14 @@ class Limiter:
         ask: Ask,
         tenant: TenantState,
         states: tuple[ScopeState, ...],
-        max_tokens: int,
+        amounts: Amounts,
+        micros: int,
         *,
         at_s: float,
         now_s: float,
     ) -> None:
-        names = (ask.tenant, ask.key, ask.model)
-        entry = Entry(at_s + WINDOW_S, asked_amounts(ask, max_tokens), is_open=True, names=names)
-        micros = at_most_micros(ask, max_tokens)
-        self._open[ask.id] = _Open(tenant, states, entry, max_tokens, micros)
+        entry = Entry(at_s + WINDOW_S, amounts, is_open=True, names=(ask.tenant, ask.key, ask.model))
+        self._open[ask.id] = _Open(tenant, states, entry, amounts[OUTPUT], micros)
         for state in states:
             state.open += 1
             state.reserved_micros += micros
