@@ -4,6 +4,7 @@ The last ones that ended here are in memory; others are looked up in the ledger,
 """
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from headway.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
+_REQUEST_ID = re.compile(r"req_[0-9a-f]{24}")
 MAX_KEPT = 4096
 LOOK_UP_S = 5.0
 
@@ -66,16 +68,17 @@ class Receipts:
     async def of(self, tenant_id: str, request_id: str) -> dict[str, Any]:
         """Raises UnknownRequest, also for another tenant's; LedgerAway."""
         draft = self._ended.get(request_id)
+        fields: dict[str, Any] | None = None
         if draft is not None:
-            fields: dict[str, Any] | None = _fields(draft) if draft.tenant_id == tenant_id else None
-        else:
+            fields = _fields(draft) if draft.tenant_id == tenant_id else None
+        elif _REQUEST_ID.fullmatch(request_id):  # others are in no ledger, and may hold what no database takes
             found = asyncio.get_running_loop().run_in_executor(self._threads, self._find, tenant_id, request_id)
             try:
                 fields = await asyncio.wait_for(found, LOOK_UP_S)
             except TimeoutError:
                 raise LedgerAway("The ledger did not answer in time. Retry.", retry_after_s=2.0) from None
         if fields is None:
-            raise UnknownRequest(f"There is no receipt {request_id[:64]!r}; a request has one when it has ended.", param="id")
+            raise UnknownRequest(f"There is no receipt {request_id[:64]!a}; a request has one when it has ended.", param="id")
         return shown(fields)
 
 

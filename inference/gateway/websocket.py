@@ -114,7 +114,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             self._take_key_of_handshake()
         except HeadwayError as error:
             self.parts.metrics.unauthenticated(ROUTE)
-            await _deny(send, refusal_of(error))
+            await _deny(send, refusal_of(self.parts.bad_key_error(scope) or error))
             return
         await send({"type": "websocket.accept"})
         drained = asyncio.Event()
@@ -224,6 +224,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             return self._principal_of(self._key)
         except HeadwayError:
             self.parts.metrics.unauthenticated(ROUTE)
+            self.parts.count_bad_key(self.scope)
             raise
 
     def _object_of(self, message: bytes) -> dict[str, Any] | HeadwayError:

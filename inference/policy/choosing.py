@@ -44,7 +44,7 @@ class Chooser:
             return True
         if not self._fleet.well.num_members:
             return self._fleet.ejected.num_with_room > 0
-        return self._due_probe(frozenset(), now_s) is not None
+        return self._health.may_be_due and self._due_probe(frozenset(), now_s) is not None
 
     def choose(self, ask: Ask, now_s: float) -> Choice | None:
         """None: no room on any that it may use. Changes nothing; `begin` does."""

@@ -50,6 +50,7 @@ class FairQueue:
         self._weights = [0.0, 0.0, 0.0]  # of the tenants that wait, by tier
         self._blocked_tenants: set[str] = set()
         self._blocked_keys: set[tuple[str, str]] = set()  # tenant, key
+        self._num_excluding = 0  # classes of those that have tried a replica
         self._next_number = 0
 
     # Coming and leaving
@@ -127,7 +128,7 @@ class FairQueue:
 
     def has_exclusions(self) -> bool:
         """Whether someone who waits has tried a replica."""
-        return any(line_class[0] for line_class in self._classes)
+        return self._num_excluding > 0
 
     def classes(self) -> Iterator[tuple[LineClass, Entry]]:
         """Each class that waits, with one of those who do."""
@@ -198,8 +199,8 @@ class FairQueue:
     def service(self, prompt_tokens: float, cached_tokens: float, completion_tokens: float) -> float:
         """In tokens read: what the engine's work for a request counts."""
         tunables = self._tunables
-        computed = max(0.0, prompt_tokens - cached_tokens)
-        return computed + tunables.cached_weight * cached_tokens + tunables.output_weight * completion_tokens
+        computed = prompt_tokens - cached_tokens
+        return (computed if computed > 0.0 else 0.0) + tunables.cached_weight * cached_tokens + tunables.output_weight * completion_tokens
 
     def charge(self, entry: Entry, tokens: float) -> None:
         """Make it `tokens` that the entry's tenant is charged for it, in place of what it was."""
@@ -299,6 +300,7 @@ class FairQueue:
         lines = self._classes.get(line_class)
         if lines is None:
             lines = self._classes[line_class] = _ClassLines()
+            self._num_excluding += bool(line_class[0])
         line = lines.lines.get((account.tenant, account.tier))
         if line is None:
             self._next_number += 1
@@ -315,6 +317,7 @@ class FairQueue:
         del lines.lines[(line.account.tenant, line.account.tier)]
         if not lines.lines:
             del self._classes[line.line_class]
+            self._num_excluding -= bool(line.line_class[0])
 
     def _lines_of(self, tenant: str) -> Iterator[TenantLine]:
         for tier in TIERS:
@@ -323,6 +326,7 @@ class FairQueue:
                 yield from account.lines
 
     def check_invariants(self) -> None:
+        assert self._num_excluding == sum(bool(line_class[0]) for line_class in self._classes)
         assert self.num_waiting == sum(self.waiting)
         for tier in TIERS:
             accounts = [account for account in self._accounts.values() if account.tier is tier]

@@ -187,13 +187,20 @@ class Group:
                 self._filled ^= 1 << replica.level
 
     def moves(self, replica: Replica, level: int) -> None:
-        """A member with room has another load, or has got a request: among equals it is the last now."""
-        bucket = self._buckets[replica.level]
-        del bucket[replica]
-        if not bucket:
-            self._filled ^= 1 << replica.level
-        self._buckets[level][replica] = None
-        self._filled |= 1 << level
+        """A member has another load, or has got a request: among equals it is the last now."""
+        before = replica.level
+        if before != _FULL:
+            bucket = self._buckets[before]
+            del bucket[replica]
+            if not bucket:
+                self._filled ^= 1 << before
+        else:
+            self.num_with_room += 1
+        if level != _FULL:
+            self._buckets[level][replica] = None
+            self._filled |= 1 << level
+        else:
+            self.num_with_room -= 1
 
     def least_loaded(self, limit: int) -> list[Replica]:
         """At most so many, with room; those that have stood in a bucket longest come first."""
@@ -255,7 +262,7 @@ class Fleet:
         groups = replica.well_groups
         if is_ejected or not replica.is_ready or replica.spec.is_draining:
             groups = self.ejected_groups if is_ejected and replica.is_usable else ()
-        if groups is replica.groups and cap == replica.counted_cap and level >= 0 and replica.level >= 0:
+        if groups is replica.groups and cap == replica.counted_cap:
             takes_turn = level != replica.level or in_flight > was
             for group in groups:
                 group.in_flight += in_flight - was

@@ -6,7 +6,7 @@ from math import inf
 
 from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RetryKind, Usage
 from inference.policy.limit_scopes import ScopeState, TenantState
-from inference.policy.sliding_log import OUTPUT, Amounts, until_s
+from inference.policy.sliding_log import INPUT, OUTPUT, Amounts, until_s
 
 MIN_INPUT_TOKENS = 1
 """The least a request reserves of a limit of input tokens."""
@@ -19,16 +19,15 @@ UNKNOWN_MONTH_RETRY_AFTER_S = 60.0
 
 
 def asked_amounts(ask: Ask, max_tokens: int) -> Amounts:
-    return 1, max(MIN_INPUT_TOKENS, ask.prompt_tokens), max_tokens
+    return 1, ask.prompt_tokens if ask.prompt_tokens > MIN_INPUT_TOKENS else MIN_INPUT_TOKENS, max_tokens
 
 
 def settled_amounts(usage: Usage) -> Amounts:
     return 1, max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens
 
 
-def at_most_micros(ask: Ask, max_tokens: int) -> int:
-    prompt_tokens = max(MIN_INPUT_TOKENS, ask.prompt_tokens)
-    return ask.price.at_most_micros(prompt_tokens=prompt_tokens, completion_tokens=max_tokens)
+def at_most_micros(ask: Ask, amounts: Amounts) -> int:
+    return ask.price.at_most_micros(prompt_tokens=amounts[INPUT], completion_tokens=amounts[OUTPUT])
 
 
 def spend(tenant: TenantState, states: Iterable[ScopeState], micros: int) -> None:
@@ -65,9 +64,10 @@ def _affordable_tokens(ask: Ask, micros: int) -> int:
     return left_millionths // ask.price.output_micros if ask.price.output_micros > 0 else ask.max_tokens
 
 
-def find_hit(ask: Ask, tenant: TenantState, states: Iterable[ScopeState], max_tokens: int, now_s: float) -> LimitHit | None:
-    """None: it fits them all. Else the limit for which it must wait longest."""
-    amounts, micros = asked_amounts(ask, max_tokens), at_most_micros(ask, max_tokens)
+def find_hit(
+    amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float
+) -> LimitHit | None:
+    """None: so much, for so much money, fits them all. Else the limit for which it must wait longest."""
     if _fits(amounts, micros, tenant, states):
         return None
     hits = [*_rate_hits(amounts, states, now_s), *_money_hits(micros, tenant, states, now_s)]

@@ -52,10 +52,24 @@ class MonthSpend:
 
 
 class ScopeState:
-    __slots__ = ("budget", "concurrency", "is_visited", "log", "month", "open", "rates", "reserved_micros", "running", "scope")
+    __slots__ = (
+        "budget",
+        "concurrency",
+        "is_visited",
+        "log",
+        "month",
+        "name",
+        "open",
+        "place",
+        "rates",
+        "reserved_micros",
+        "running",
+        "scope",
+    )
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, place: int, name: str) -> None:
         self.scope = scope
+        self.place, self.name = place, name  # among a request's scopes: 0 its tenant, 1 its key, 2 its model
         self.rates: tuple[tuple[int, int, Limit], ...] = ()  # kind of amount, value, the limit itself
         self.concurrency: Limit | None = None
         self.budget: Limit | None = None
@@ -80,6 +94,10 @@ class ScopeState:
         yield from (limit for _, _, limit in self.rates)
         yield from (limit for limit in (self.concurrency, self.budget) if limit)
 
+    def keeps_log(self) -> bool:
+        """The tenant's own log keeps everything: another's is made from it when it is given a limit of rate."""
+        return not self.place or bool(self.rates)
+
     def has_slot(self) -> bool:
         return self.concurrency is None or self.running < self.concurrency.value
 
@@ -97,7 +115,7 @@ class TenantState(ScopeState):
     __slots__ = ("_sweep_at", "balance_micros", "keys", "models", "month_ends_s")
 
     def __init__(self, tenant: str) -> None:
-        super().__init__(Scope(ScopeKind.TENANT, tenant))
+        super().__init__(Scope(ScopeKind.TENANT, tenant), 0, tenant)
         self.keys: dict[str, ScopeState] = {}
         self.models: dict[str, ScopeState] = {}
         self.month_ends_s = inf  # not known
@@ -109,13 +127,13 @@ class TenantState(ScopeState):
         if state is None:
             if len(self.keys) >= self._sweep_at:
                 self._forget_idle_keys()
-            state = self.keys[key] = ScopeState(Scope(ScopeKind.KEY, key))
+            state = self.keys[key] = ScopeState(Scope(ScopeKind.KEY, key), 1, key)
         return state
 
     def model(self, model: str) -> ScopeState:
         state = self.models.get(model)
         if state is None:
-            state = self.models[model] = ScopeState(Scope(ScopeKind.MODEL, f"{self.scope.id}/{model}"))
+            state = self.models[model] = ScopeState(Scope(ScopeKind.MODEL, f"{self.scope.id}/{model}"), 2, model)
         return state
 
     def states(self) -> Iterator[ScopeState]:
@@ -141,9 +159,16 @@ class TenantState(ScopeState):
         for limit in limits:
             by_scope.setdefault(limit.scope, []).append(limit)
         for state in self.states():
-            state.set_limits(by_scope.pop(state.scope, ()))
+            self._set_limits(state, by_scope.pop(state.scope, ()))
         for scope, its_limits in by_scope.items():
-            self.state_of(scope).set_limits(its_limits)
+            self._set_limits(self.state_of(scope), its_limits)
+
+    def _set_limits(self, state: ScopeState, limits: Iterable[Limit]) -> None:
+        kept_log = state.keeps_log()
+        state.set_limits(limits)
+        if state.keeps_log() and not kept_log:
+            state.log = SlidingLog()
+            state.log.fill_from(self.log, state.place, state.name)
 
     def roll_month(self, now_s: float) -> None:
         if now_s >= self.month_ends_s:

@@ -22,7 +22,7 @@ from math import inf
 from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RateView, Scope, TenantTerms, Usage
 from inference.policy.limit_fit import asked_amounts, at_most_micros, find_hit, settled_amounts, shortened_tokens, spend
 from inference.policy.limit_scopes import NO_RATES, RATE_KINDS, SAME_MONTH_S, ScopeState, TenantState, rate_view
-from inference.policy.sliding_log import NOTHING, WINDOW_S, Amounts, Chunk, Entry
+from inference.policy.sliding_log import INPUT, NOTHING, OUTPUT, WINDOW_S, Amounts, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LimiterSnapshot:
     running: int
     """Of those, the ones that hold a concurrency slot."""
     logged: int
-    """Entries that count in at least one log, each once a scope."""
+    """Entries in logs: of the tenants, and of the keys and models that have a limit of rate."""
     overcommitted: int
     """Slots above limits: after a failover, or a limit that was lowered."""
     overruns: int
@@ -51,12 +51,11 @@ class LimiterSnapshot:
 class _Open:
     """A request that holds a reservation, and maybe a slot."""
 
-    __slots__ = ("chunks", "entry", "is_running", "max_tokens", "micros", "states", "tenant")
+    __slots__ = ("entry", "is_running", "max_tokens", "micros", "states", "tenant")
 
     def __init__(self, tenant: TenantState, states: tuple[ScopeState, ...], entry: Entry, max_tokens: int, micros: int) -> None:
         self.tenant = tenant
         self.states = states
-        self.chunks: tuple[Chunk, ...] = ()  # where each state's log keeps the entry
         self.entry = entry
         self.max_tokens = max_tokens
         self.micros = micros
@@ -80,7 +79,11 @@ class Limiter:
         Raises KeyError when a limit names a model of another tenant.
         """
         self._tick(now_s)
-        self._tenant(terms.tenant).set_limits_of_all(terms.limits)
+        tenant = self._tenant(terms.tenant)
+        tenant.log.advance(now_s)
+        tenant.set_limits_of_all(terms.limits)
+        for state in tenant.states():
+            self._visit(state)
 
     def set_month(
         self,
@@ -132,10 +135,12 @@ class Limiter:
             return min(ask.max_tokens, known.max_tokens)
         tenant, states = self._states(ask, now_s)
         max_tokens = shortened_tokens(ask, tenant, states)
-        hit = find_hit(ask, tenant, states, max_tokens, now_s)
+        amounts = asked_amounts(ask, max_tokens)
+        micros = at_most_micros(ask, amounts)
+        hit = find_hit(amounts, micros, tenant, states, now_s)
         if hit is not None:
             return hit
-        self._take(ask, tenant, states, max_tokens, at_s=now_s, now_s=now_s)
+        self._take(ask, tenant, states, amounts, micros, at_s=now_s, now_s=now_s)
         return max_tokens
 
     def can_start(self, ask: Ask) -> Scope | None:
@@ -181,7 +186,8 @@ class Limiter:
         if known is None or not known.entry.is_open:
             return
         real = settled_amounts(usage)
-        if any(used > reserved for used, reserved in zip(real, known.entry.amounts, strict=True)):
+        reserved = known.entry.amounts
+        if real[INPUT] > reserved[INPUT] or real[OUTPUT] > reserved[OUTPUT]:
             self._overruns += 1
         self._close(request_id, known, real, now_s)
         spend(known.tenant, known.states, usage.amount_micros)
@@ -220,7 +226,9 @@ class Limiter:
         self._tick(now_s)
         if ask.id not in self._open:
             tenant, states = self._states(ask, now_s)
-            self._take(ask, tenant, states, ask.max_tokens, at_s=now_s - max(0.0, age_s), now_s=now_s)
+            amounts = asked_amounts(ask, ask.max_tokens)
+            at_s = now_s - max(0.0, age_s)
+            self._take(ask, tenant, states, amounts, at_most_micros(ask, amounts), at_s=at_s, now_s=now_s)
         known = self._open[ask.id]
         if usage is not None:
             self._close(ask.id, known, settled_amounts(usage), now_s)
@@ -272,7 +280,7 @@ class Limiter:
                 assert state.running == sum(known.is_running for known in mine)
                 assert state.reserved_micros == sum(known.micros for known in mine)
                 alive = [known.entry for known in mine if known.entry.is_open and known.entry.expires_s > now_s]
-                assert state.log.reserved == [sum(entry.amounts[kind] for entry in alive) for kind in range(3)]
+                assert not state.keeps_log() or state.log.reserved == [sum(entry.amounts[kind] for entry in alive) for kind in range(3)]
                 assert not state.log or state in queued, "no log is forgotten"
         assert self._running == sum(known.is_running for known in self._open.values())
 
@@ -284,8 +292,9 @@ class Limiter:
         self._now_s = now_s
         if self._logs:
             state = self._logs[0]
-            state.log.advance(now_s)
-            if state.log:
+            if now_s >= state.log.next_expiry_s:
+                state.log.advance(now_s)
+            if state.log.next_expiry_s < inf:
                 self._logs.rotate(-1)
             else:
                 self._logs.popleft()
@@ -302,7 +311,8 @@ class Limiter:
         tenant.roll_month(now_s)
         states = (tenant, tenant.key(ask.key), tenant.model(ask.model))
         for state in states:
-            state.log.advance(now_s)
+            if now_s >= state.log.next_expiry_s:
+                state.log.advance(now_s)
         return tenant, states
 
     def _find_states(self, tenant: str, key: str, model: str) -> tuple[ScopeState, ...]:
@@ -317,35 +327,41 @@ class Limiter:
         ask: Ask,
         tenant: TenantState,
         states: tuple[ScopeState, ...],
-        max_tokens: int,
+        amounts: Amounts,
+        micros: int,
         *,
         at_s: float,
         now_s: float,
     ) -> None:
-        entry = Entry(at_s + WINDOW_S, asked_amounts(ask, max_tokens), is_open=True)
-        micros = at_most_micros(ask, max_tokens)
-        known = self._open[ask.id] = _Open(tenant, states, entry, max_tokens, micros)
+        entry = Entry(at_s + WINDOW_S, amounts, is_open=True, names=(ask.tenant, ask.key, ask.model))
+        self._open[ask.id] = _Open(tenant, states, entry, amounts[OUTPUT], micros)
         for state in states:
             state.open += 1
             state.reserved_micros += micros
         if entry.expires_s > now_s:
-            known.chunks = tuple([state.log.add(entry) for state in states])
             for state in states:
-                if not state.is_visited:
-                    state.is_visited = True
-                    self._logs.append(state)
+                if state.keeps_log():
+                    entry.chunks[state.place] = state.log.add(entry)
+                    self._visit(state)
+
+    def _visit(self, state: ScopeState) -> None:
+        if state.log and not state.is_visited:
+            state.is_visited = True
+            self._logs.append(state)
 
     def _close(self, request_id: str, known: _Open, amounts: Amounts, now_s: float) -> None:
         known.tenant.roll_month(now_s)
         for state in known.states:
             state.reserved_micros -= known.micros
-            state.log.advance(now_s)
+            if now_s >= state.log.next_expiry_s:
+                state.log.advance(now_s)
         known.micros = 0
         entry = known.entry
         reserved, entry.amounts, entry.is_open = entry.amounts, amounts, False
         if entry.expires_s > now_s:  # else it counts no longer, in any log
-            for state, chunk in zip(known.states, known.chunks, strict=True):
-                state.log.closed(entry, chunk, reserved)
+            for state, chunk in zip(known.states, entry.chunks, strict=True):
+                if chunk is not None:
+                    state.log.closed(entry, chunk, reserved)
         self._forget_if_over(request_id, known)
 
     def _forget_if_over(self, request_id: str, known: _Open) -> None:

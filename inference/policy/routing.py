@@ -225,11 +225,11 @@ class Router:
     def predicted_wait_s(self, prefill_tokens_ahead: int, requests_ahead: int, now_s: float) -> float:
         """For one that stands behind so many: until they and what runs have made room, and until they are prefilled."""
         group = self._fleet.well if self._fleet.well.num_members else self._fleet.ejected
-        free = max(0, group.capacity - group.in_flight)
-        short = max(0, requests_ahead + 1 - free)
-        for_slots_s = short * self._mean_running_s / max(group.capacity, 1)
-        rate = self._speeds.pool_rate * max(group.num_members, 1)
-        return max(for_slots_s, prefill_tokens_ahead / rate)
+        free = group.capacity - group.in_flight
+        short = requests_ahead + 1 - (free if free > 0 else 0)
+        for_slots_s = short * self._mean_running_s / (group.capacity or 1) if short > 0 else 0.0
+        for_prompts_s = prefill_tokens_ahead / (self._speeds.pool_rate * (group.num_members or 1))
+        return for_slots_s if for_slots_s > for_prompts_s else for_prompts_s
 
     def next_event_s(self, now_s: float) -> float | None:
         """When time alone makes room (a cool-down ends); None: never, as things stand."""

@@ -21,14 +21,16 @@ NOTHING: Amounts = (0, 0, 0)
 
 
 class Entry:
-    """One request in the logs of all its scopes."""
+    """One request in the logs of its scopes: the tenant's, its key's, its model's."""
 
-    __slots__ = ("amounts", "expires_s", "is_open")
+    __slots__ = ("amounts", "chunks", "expires_s", "is_open", "names")
 
-    def __init__(self, expires_s: float, amounts: Amounts, *, is_open: bool) -> None:
+    def __init__(self, expires_s: float, amounts: Amounts, *, is_open: bool, names: tuple[str, ...] = ("",)) -> None:
         self.expires_s = expires_s
         self.amounts = amounts
         self.is_open = is_open  # reserved, not yet settled
+        self.names = names  # of its scopes
+        self.chunks: list[Chunk | None] = [None] * len(names)  # where the log of each keeps it, if it does
 
 
 class Chunk:
@@ -112,6 +114,14 @@ class SlidingLog:
         if entry.expires_s < self.next_expiry_s:
             self.next_expiry_s = entry.expires_s
         return chunk
+
+    def fill_from(self, whole: "SlidingLog", place: int, name: str) -> None:
+        """An empty log, with those of another that have this name at this place. O(entries)."""
+        assert not self._chunks
+        for each in whole._chunks:
+            for entry in each.entries[each.head :]:
+                if entry.names[place] == name:
+                    entry.chunks[place] = self.add(entry)
 
     def closed(self, entry: Entry, chunk: Chunk, reserved: Amounts) -> None:
         """The entry, which has not expired, was open with `reserved` and is settled as it is now."""

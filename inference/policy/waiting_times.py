@@ -106,4 +106,4 @@ class WaitingTimes:
 
 
 def _slot_of(at_s: float) -> int:
-    return int(min(at_s, LAST_S) // SLOT_S)
+    return int(at_s / SLOT_S) if at_s < LAST_S else int(LAST_S / SLOT_S)
