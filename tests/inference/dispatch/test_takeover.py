@@ -187,7 +187,7 @@ async def test_with_the_database_away_who_stands_by_takes_over_all_the_same(mach
     a = await machine.gateway("a")
     await a.dispatcher.submit(ask("a0"))
     database = machine.home.root / "headway.sqlite3"
-    moved = [path for path in database.parent.glob("headway.sqlite3*")]
+    moved = list(database.parent.glob("headway.sqlite3*"))
     for path in moved:
         path.rename(path.with_name(f"away-{path.name}"))
     database.mkdir()  # nothing can be opened there
