@@ -33,6 +33,8 @@ class LeaseTunables:
     """How often its holder renews it."""
     stale_s: float = 1.25
     """Unchanged for so long, and its holder not reachable: another machine may take it."""
+    silent_s: float = 30.0
+    """The same where the holder has no address for other machines."""
 
     @classmethod
     def from_env(cls) -> "LeaseTunables":
@@ -165,7 +167,11 @@ class Leadership:
     def _may_follow(self, row: LeaseView, is_reachable: bool) -> bool:
         if not row.address or self._is_ours(row.holder):
             return True
-        return not is_reachable and self._clock.monotonic_s() - self._changed_s > self._tunables.stale_s
+        if is_reachable or self._clock.monotonic_s() - self._changed_s <= self._tunables.stale_s:
+            return False
+        # Nobody here can see whether one without an address for others lives: it may only have lost the database.
+        age_s = (self._clock.now() - row.renewed_at).total_seconds()
+        return not row.address.startswith("unix:") or age_s > self._tunables.silent_s
 
     def _is_ours(self, holder: str) -> bool:
         """Of this machine: who held it there has lost the lock."""

@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 # Between looks: at a lock whose holder is just going, and at a machine that does not answer.
 _SOON_S = 0.005
 _PAUSE_S = 0.05
+_ELSEWHERE_PAUSE_S = 0.2
 ORPHAN_LOOK_S = 0.25
 
 
@@ -86,7 +87,7 @@ class DispatcherProcess:
             elsewhere = self._leadership.elsewhere()
             if elsewhere is not None:
                 await end_of(elsewhere, secret=self._secret)
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_ELSEWHERE_PAUSE_S)
 
     async def _lead(self, epoch: int) -> None:
         loop = asyncio.get_running_loop()

@@ -92,6 +92,16 @@ def test_another_machine_waits_until_the_row_is_stale_and_its_holder_does_not_an
     assert machines.lost == {"a"} and a.epoch is None
 
 
+def test_one_that_has_no_address_for_other_machines_is_followed_only_after_a_long_silence(machines: Machines) -> None:
+    a, b = machines.one("near", "a", Address(path=Path("/run/d.sock"))), machines.one("other", "b")
+    assert a.lock.take() and a.take() == 1
+    assert b.lock.take() and b.take() is None
+    machines.look(b, for_s=25.0)
+    assert b.take() is None
+    machines.look(b, for_s=6.0)
+    assert b.take() == 2
+
+
 def test_a_row_that_was_given_back_is_free_for_all(machines: Machines) -> None:
     a, b = machines.one("near", "a"), machines.one("other", "b")
     assert a.lock.take() and a.take() == 1
