@@ -184,6 +184,7 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
     leadership.start()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(process, metrics, channel, patience_s))

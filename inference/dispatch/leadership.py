@@ -117,10 +117,10 @@ class Leadership:
                 self._close_connection()
 
     def known_gateways(self) -> frozenset[str] | None:
-        """Those that live; None: the database is away."""
+        """Those that may hold grants; None: the database is away."""
         with self._mutex:
             try:
-                return feed_progress.live_gateways(self._clock.now())
+                return feed_progress.gateways_that_may_live(self._clock.now())
             except (DatabaseError, InterfaceError):
                 return None
             finally:

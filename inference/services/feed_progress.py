@@ -9,6 +9,7 @@ from inference.models import GatewayFeed
 
 # A gateway writes every two seconds; one that has not for this long is gone or cut off from the database.
 SEEN_WITHIN = timedelta(seconds=10)
+MAY_LIVE_WITHIN = timedelta(seconds=60)
 DISPATCHER_PREFIX = "dispatcher:"
 """Of the names of dispatchers, which follow the feed as gateways do."""
 _POLL_S = 0.1
@@ -31,9 +32,9 @@ def forget_dead_gateways(*, not_seen_since: datetime) -> int:
     return GatewayFeed.objects.filter(seen_at__lt=not_seen_since).delete()[0]
 
 
-def live_gateways(now: datetime) -> frozenset[str]:
-    """Those that serve requests, dispatchers left out."""
-    rows = GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).exclude(gateway__startswith=DISPATCHER_PREFIX)
+def gateways_that_may_live(now: datetime) -> frozenset[str]:
+    """Those that may hold grants, dispatchers left out. In doubt it lives: the database may just have come back."""
+    rows = GatewayFeed.objects.filter(seen_at__gte=now - MAY_LIVE_WITHIN).exclude(gateway__startswith=DISPATCHER_PREFIX)
     return frozenset(rows.values_list("gateway", flat=True))
 
 

@@ -4,27 +4,37 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.home import Home
-from inference.dispatch.address import Address
+from inference.dispatch.address import Address, parse_address
 from inference.dispatch.visitor import look_at
 from inference.gateway.state import Change, ControlState
 from inference.policy.decisions import Ask, Ending, TokenPrice, Usage
 from tests.fakes.gateway import ACME, model_changes
-from tests.inference.dispatch.cell import Gateway, terms, until
+from tests.inference.dispatch.cell import SECRET, Gateway, terms, until
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = {"requests_per_minute": 100, "output_tokens_per_minute": 2000, "concurrent_requests": 6, "monthly_budget": 900}
+GRACE_S = 1.0
 CHANGES: list[Change] = [*model_changes("m", ["http://a", "http://b"], max_in_flight=3, max_queued=20), terms(**LIMITS)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Machine:
@@ -55,9 +65,10 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str, **settings: str) -> "subprocess.Popen[bytes]":
+        environment = self.environment | settings
         with (self.home.root / "log").open("ab") as log:
-            process = subprocess.Popen(self.command(*arguments), env=self.environment, stderr=log, stdout=log)
+            process = subprocess.Popen(self.command(*arguments), env=environment, stderr=log, stdout=log)
         self.processes.append(process)
         return process
 
@@ -82,6 +93,7 @@ class Machine:
                 await asyncio.sleep(0.01)
 
     async def gateway(self, name: str) -> Gateway:
+        self.write("INSERT INTO inference_gatewayfeed VALUES (?, 0, ?, 1, 1)", name, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
         gateway = Gateway(name, self.state, lambda: self.address)
         gateway.link.start()
         self.gateways.append(gateway)
@@ -93,6 +105,11 @@ class Machine:
             row: tuple[str, str, int] = database.execute("SELECT holder, address, epoch FROM inference_lease").fetchone()
         database.close()
         return row
+
+    def write(self, statement: str, *values: Any) -> None:
+        with sqlite3.connect(self.home.root / "headway.sqlite3") as database:
+            database.execute(statement, values)
+        database.close()
 
     def close(self) -> None:
         for process in self.processes:
@@ -173,13 +190,60 @@ async def test_one_whose_lease_was_taken_decides_nothing_more(machine: Machine) 
     """As by another machine: the row says so, the lock does not."""
     active = machine.start("dispatcher")
     await machine.seen()
-    with sqlite3.connect(machine.home.root / "headway.sqlite3") as database:
-        database.execute("UPDATE inference_lease SET holder = 'elsewhere/x/y', address = 'tcp://127.0.0.1:1', epoch = 7")
-    database.close()
+    machine.write("UPDATE inference_lease SET holder = 'elsewhere/x/y', address = 'tcp://127.0.0.1:1', epoch = 7")
     await until(lambda: active.poll() is not None, within_s=10)
     assert active.poll() == 1
     assert "lease_lost" in machine.log()
     assert machine.lease() == ("elsewhere/x/y", "tcp://127.0.0.1:1", 7)
+
+
+async def test_another_machine_takes_over_within_two_seconds_and_gateways_find_it_by_the_row(
+    machine: Machine, tmp_path: Path
+) -> None:
+    ports = [free_port(), free_port()]
+    homes = [tmp_path, tmp_path / "other"]
+    shared = {"HEADWAY_DISPATCHER_SECRET": SECRET, "DATABASE_URL": f"sqlite:///{tmp_path}/headway.sqlite3"}
+    processes = []
+    for number, (port, home) in enumerate(zip(ports, homes, strict=True)):
+        listen = {"HEADWAY_HOME": str(home), "HEADWAY_DISPATCHER_LISTEN": f"127.0.0.1:{port}"}
+        processes.append(machine.start("dispatcher", HEADWAY_NODE_NAME=f"machine{number}", **listen, **shared))
+        await until(lambda: machine.log().count("dispatcher_stands_by") == len(processes), within_s=20)
+        if not number:
+            await machine.seen()
+    gateway = Gateway("a", machine.state, lambda: parse_address(machine.lease()[1]))
+    machine.gateways.append(gateway)
+    assert (await gateway.dispatcher.submit(ask("a0"))).replica.id
+    killed_s = time.monotonic()
+    processes[0].send_signal(signal.SIGKILL)
+    await until(lambda: gateway.link.num_attached == 2 and gateway.link.is_open)
+    assert time.monotonic() - killed_s < 2.0 + GRACE_S
+    holder, address, epoch = machine.lease()
+    assert (holder.split("/")[0], address, epoch) == ("machine1", f"tcp://127.0.0.1:{ports[1]}", 2)
+    seen = await look_at(parse_address(address), secret=SECRET)
+    assert seen is not None and (seen["in_flight"], seen["overcommitted"], seen["leaked_slots"]) == (1, 0, 0)
+    assert await look_at(parse_address(address), secret="another secret of some length") is None
+    await gateway.link.close()
+
+
+async def test_a_gateway_hosts_the_brain_a_second_one_attaches_to_it_and_a_third_elsewhere_refuses(
+    machine: Machine, tmp_path: Path
+) -> None:
+    ports = [str(free_port()) for _ in range(6)]
+    first = machine.start("gateway", HEADWAY_GATEWAY_PORT=ports[0], HEADWAY_METRICS_PORT=ports[1])
+    seen = await machine.seen()
+    assert seen["pid"] == first.pid
+    second = machine.start("gateway", HEADWAY_GATEWAY_PORT=ports[2], HEADWAY_METRICS_PORT=ports[3])
+    await until(lambda: machine.log().count('"gateway_attached"'), within_s=20)
+    elsewhere = {"HEADWAY_HOME": str(tmp_path / "other"), "DATABASE_URL": f"sqlite:///{tmp_path}/headway.sqlite3"}
+    third = machine.start("gateway", HEADWAY_GATEWAY_PORT=ports[4], HEADWAY_METRICS_PORT=ports[5], **elsewhere)
+    assert await asyncio.to_thread(third.wait, 30) == 1
+    assert "another machine has the brain of this installation" in machine.log()
+    status = json.loads(machine.manage("status", "--json"))
+    assert (status["lease"]["epoch"], status["dispatcher"]["epoch"], len(status["dispatcher"]["gateways"])) == (1, 1, 1)
+    first.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(first.wait, 30) == 0
+    assert machine.lease()[1:] == ("", 1), "given back"
+    assert second.poll() is None
 
 
 async def test_with_the_database_away_who_stands_by_takes_over_all_the_same(machine: Machine) -> None:
