@@ -205,7 +205,7 @@ class GatewayFeed(models.Model):
     applied_change_id = models.BigIntegerField(default=0)
     seen_at = models.DateTimeField()
     process = models.PositiveSmallIntegerField(default=1, help_text="which of the processes under one parent")
-    processes = models.PositiveSmallIntegerField(default=1, help_text="each has its part of every replica's slots")
+    processes = models.PositiveSmallIntegerField(default=1, help_text="how many there are under that parent")
 
     def __str__(self) -> str:
         return self.gateway
