@@ -169,9 +169,7 @@ class LimiterMachine(RuleBasedStateMachine):
                 assert answer.asked > answer.limit.value
             return answer
         assert self.fits(ask, answer, self.now_s), "it let pass what does not fit"
-        assert answer == ask.max_tokens or (
-            ask.may_shorten and not self.fits(ask, answer + 1, self.now_s)
-        )
+        assert answer == ask.max_tokens or (ask.may_shorten and not self.fits(ask, answer + 1, self.now_s))
         self.charges[ask.id] = Charge(
             ask,
             self.now_s,
