@@ -1,6 +1,6 @@
 """One request from authentication to its usage record, whichever edge it came through.
 
-    parse -> open the record -> [queue] -> grant -> attempt (again elsewhere, while nothing was sent) -> settle -> last event
+    parse -> open the record -> [queue] -> grant -> attempt (again elsewhere, or on from where it was) -> settle -> last event
 
 record.py has the table of ends. At each of them, in this order: the record is settled, the engine's connection is
 aborted (unless its answer was whole), the grant is released, and only then is the last event sent.
@@ -17,7 +17,8 @@ from headway.errors import HeadwayError, Unavailable
 from headway.logs import access
 from inference.dispatch.dispatcher import Ask, Grant
 from inference.gateway.answer import AnswerReader
-from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
+from inference.gateway.attempt import AttemptFailed, EngineRefused, new_reader, run_attempt
+from inference.gateway.continuation import Continuation
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
@@ -25,13 +26,16 @@ from inference.gateway.record import (
     CLIENT_GONE_AFTER,
     CLIENT_GONE_BEFORE,
     CUT_BY_DRAIN,
+    DEADLINE,
     DONE,
+    ENGINE_ERROR,
     GATEWAY_LOST,
     REFUSED,
     Record,
 )
 from inference.gateway.relay import Output
 from inference.gateway.requests import GenerationRequest
+from inference.gateway.resume import Resumed, best_cut, can_take_over, continuation_of, ends_at_once, is_exact, resumed
 from inference.gateway.state import Principal
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
@@ -73,6 +77,9 @@ class Exchange:
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
+        # Of all attempts: what another one would go on from, if it can be gone on from at all.
+        self.continuation: Continuation | None = None
+        self._goes_on = self._is_parking = False
         self._grant: Grant | None = None
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
@@ -140,19 +147,77 @@ class Exchange:
         record.pool, record.version = model.pool, model.version
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
+        await self._attempt_until_done(request)
+
+    async def _attempt_until_done(self, request: GenerationRequest) -> None:
         excluded: frozenset[str] = frozenset()
         last: AttemptFailed | None = None
-        for number in range(1, self.parts.tunables.max_attempts + 1):
+        num_failed = 0
+        while not (self._goes_on and await self._ended_at_once(request)):
             grant = await self._submit(request, excluded, last)
+            if self._goes_on and self.continuation is not None and not can_take_over(self.continuation, grant.replica):
+                grant.release()
+                excluded |= {grant.replica.id}
+                continue
             try:
-                await run_attempt(self, request, grant.replica, number)
+                await self._attempt(request, grant)
                 return
             except AttemptFailed as failure:
-                self._after_failure(failure, grant)
+                is_parked, self._is_parking = self._is_parking, False
+                self._after_failure(failure, grant, is_parked=is_parked)
+                if is_parked:
+                    continue
+                num_failed += 1
+                if num_failed >= self.parts.tunables.max_attempts:
+                    raise
                 last = failure
                 excluded |= {grant.replica.id}
-        assert last is not None, "at least one attempt is made"
-        raise last
+
+    async def _attempt(self, request: GenerationRequest, grant: Grant) -> None:
+        """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
+        record, replica = self.record, grant.replica
+        record.attempts += 1
+        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        if not self._goes_on:
+            self.continuation = continuation_of(request, replica)
+            await run_attempt(self, request, replica, record.attempts)
+            return
+        further = await self._cut_at(request, grant)
+        if further.is_over:
+            await self._end_at_once(request, further)
+            return
+        record.resumes += 1
+        record.is_exact = record.is_exact and is_exact(request)
+        self.parts.metrics.resumed(is_exact=record.is_exact)
+        try:
+            await run_attempt(self, request, replica, record.attempts, further)
+        except EngineRefused as error:
+            reason = f"it refuses to go on: {error.refusal.message}"
+            raise AttemptFailed(ENGINE_ERROR, reason, error.refusal) from None
+
+    async def _cut_at(self, request: GenerationRequest, grant: Grant) -> Resumed:
+        continuation = self.continuation
+        assert continuation is not None
+        cut = continuation.cut()
+        assert cut is not None, "_may_go_on has asked"
+        cut = await best_cut(continuation, cut, self.parts.upstream, grant.replica)
+        return resumed(request, continuation, cut, self.reader.usage() if self.reader else None)
+
+    async def _ended_at_once(self, request: GenerationRequest) -> bool:
+        """Has the client got all the tokens that it may get? Then no replica is asked any more."""
+        continuation = self.continuation
+        cut = continuation.cut() if continuation is not None else None
+        if continuation is None or cut is None or cut.had or cut.num_tokens < request.max_tokens:
+            return False
+        await self._end_at_once(request, resumed(request, continuation, cut, self.reader.usage() if self.reader else None))
+        return True
+
+    async def _end_at_once(self, request: GenerationRequest, further: Resumed) -> None:
+        reader = self.reader = new_reader(self, request, further)
+        last = self.output.last([*ends_at_once(reader)], reader)
+        self.on_output()
+        self.done()
+        await self.output.send_last(last)
 
     async def _submit(self, request: GenerationRequest, excluded: frozenset[str], last: AttemptFailed | None) -> Grant:
         """Where no further replica can take over, the failure of the last one is the answer."""
@@ -168,29 +233,58 @@ class Exchange:
         asked_s = self.parts.clock.monotonic_s()
         try:
             grant = self._grant = await self.parts.dispatcher.submit(ask)
-        except Unavailable:
+        except Unavailable as error:
             if last is not None:
                 raise last from None
+            if self._goes_on:  # it was parked, and is no refusal any more
+                raise AttemptFailed(DEADLINE, f"parked for too long: {error.message}", refusal_of(error)) from None
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
-        record, replica = self.record, grant.replica
-        record.attempts += 1
-        record.queue_ms += grant.queue_ms
-        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        self.record.queue_ms += grant.queue_ms
         return grant
 
-    def _after_failure(self, failure: AttemptFailed, grant: Grant) -> None:
-        log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
-        self.parts.metrics.attempt_failed(failure.end_state)
-        self.trace.attempt_failed(failure.reason)
+    def _after_failure(self, failure: AttemptFailed, grant: Grant, *, is_parked: bool) -> None:
+        """Raises the failure where the answer can neither go on nor be begun anew."""
+        if not is_parked:
+            log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
+            self.parts.metrics.attempt_failed(failure.end_state)
+            self.trace.attempt_failed(failure.reason)
         if self.response is not None:
             self.response.abort()
-        if failure.blames_replica:
+            self.response = None
+        if failure.blames_replica and not is_parked:
             grant.replica_failed(failure.reason)
         grant.release()
+        self._goes_on = self._may_go_on()
+        if self._goes_on:
+            return
         if self.output.has_started:
             raise failure
+        self.continuation = None
         self.output.restart()
+
+    def _may_go_on(self) -> bool:
+        continuation = self.continuation
+        if continuation is None or not self.output.keeps or not continuation.can_go_on:
+            return False
+        return (self.output.has_started or continuation.delivered > 0) and continuation.cut() is not None
+
+    def park(self) -> bool:
+        """Take the answer from its engine and give its slot back; it goes on, or begins anew, after a new grant.
+
+        To be called on the loop, at any moment. False: nothing runs on an engine, or it could not go on elsewhere.
+        """
+        response = self.response
+        if response is None or response.is_complete or self._is_parking or self.record.is_settled:
+            return False
+        if self.output.has_started and not self._may_go_on():
+            return False
+        self._is_parking = True
+        self.record.parks += 1
+        response.abort()
+        if self._grant is not None:
+            self._grant.release()
+        return True
 
     # -- the ends
 
@@ -264,7 +358,7 @@ class Exchange:
     def _let_go(self) -> None:
         """The engine's work and its slot; again: nothing happens."""
         if self.response is not None:
-            if self.reader is not None and self.reader.is_done:
+            if self.reader is not None and self.reader.is_done and not self.reader.is_cut_short:
                 self.response.finish(self.parts.upstream.tunables.tail_s)
             else:
                 self.response.abort()

@@ -88,6 +88,12 @@ class Record:
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
         self.attempts = 0
+        self.resumes = 0
+        """How often it went on at another replica, or after it was parked, in the middle of its answer."""
+        self.parks = 0
+        """How often it was taken from its engine for a more urgent one."""
+        self.is_exact = True
+        """Is what was made as likely as if that had not happened? Not with a seed."""
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None

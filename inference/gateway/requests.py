@@ -116,8 +116,10 @@ def _limit(given: dict[str, Any], api: Api, default: int) -> tuple[str, int]:
     return name, min((limit for limit in (old, new) if limit is not None), default=default)
 
 
-def upstream_body(request: GenerationRequest, *, kind: str, upstream_model: str, cache_salt: str) -> tuple[bytes, bool]:
-    """The body for one replica, and whether it asks for a stream."""
+def upstream_body(
+    request: GenerationRequest, *, kind: str, upstream_model: str, cache_salt: str, asks_ids: bool = False
+) -> tuple[bytes, bool]:
+    """The body for one replica, and whether it asks for a stream. `asks_ids`: each event is to tell its token ids to us."""
     asks_stream = request.is_streamed or request.is_foldable
     body: dict[str, Any] = {"model": upstream_model, **request.fields}
     if kind != "vllm":
@@ -130,4 +132,6 @@ def upstream_body(request: GenerationRequest, *, kind: str, upstream_model: str,
             body["stream_options"]["continuous_usage_stats"] = True
     if kind == "vllm":
         body["cache_salt"] = cache_salt
+    if asks_ids:
+        body["return_token_ids"] = True
     return msgspec.json.encode(body), asks_stream
