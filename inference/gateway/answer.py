@@ -250,7 +250,7 @@ class AnswerReader:
         if not isinstance(choices, list) or not choices:
             if usage:
                 self._final_usage = usage
-                self._remember(chunk)
+                self._remember(chunk if self._splice is None else dict(self._splice.mold))
             return None  # usage alone, or a heartbeat
         for choice in choices:
             self._read_choice(choice, usage)
@@ -322,10 +322,10 @@ class AnswerReader:
         """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on more than
         its text."""
         choice = chunk["choices"][0]
-        if self._wants_running_usage or (self._splice is not None and not self._splice.is_plain):
+        if self._wants_running_usage or self.is_done or (self._splice is not None and not self._splice.is_plain):
             return None
         if self._continuation is not None:
-            if not isinstance(choice.get("token_ids"), list):
+            if not (isinstance(choice.get("token_ids"), list) or self._continuation.is_spoiled):
                 return None
             choice = dict(choice)
             chunk = {**chunk, "choices": [choice]}

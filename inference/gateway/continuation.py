@@ -56,8 +56,9 @@ class Continuation:
         """Characters the client has."""
         self.num_tokens_stopped = 0
         """Tokens of the output, where `stopped` has ended it."""
+        self.is_spoiled = False
+        """Nothing can go on from this: it keeps nothing any more."""
         self._tail = ""
-        self._is_spoiled = False
         # This attempt's events: ids and characters of each. It began at `_start`.
         self._num_ids, self._num_chars = array("I"), array("I")
         self._start = Cut(0)
@@ -70,7 +71,7 @@ class Continuation:
 
     def begin(self, prompt_ids: object) -> None:
         """The prompt's ids, as the engine tells them in its first event; again: nothing happens."""
-        if self.prompt_ids or self._is_spoiled:
+        if self.prompt_ids or self.is_spoiled:
             return
         ids = _as_ids(prompt_ids)
         if ids:
@@ -80,16 +81,18 @@ class Continuation:
 
     def spoil(self) -> None:
         """Something came that another replica cannot go on from."""
-        self._is_spoiled = True
+        self.is_spoiled = True
         self.prompt_ids, self.output_ids = array("I"), array("I")
         self._num_ids, self._num_chars = array("I"), array("I")
         self._texts, self._raw_ids = [], []
 
     def took(self, ids: object, made_chars: int, shown: str) -> None:
         """An event: its ids, how much text the engine told, and what of it the client gets."""
+        if self.is_spoiled:
+            return
         self._fold()
         read = _as_ids(ids)
-        if read is None or self._is_spoiled:
+        if read is None:
             self.spoil()
             return
         self.output_ids += read
@@ -99,6 +102,8 @@ class Continuation:
 
     def took_short(self, texts: Sequence[bytes], ids: Sequence[bytes]) -> None:
         """Events that went to the client as they were (event_template.py)."""
+        if self.is_spoiled:
+            return
         self._texts += texts
         self._raw_ids += ids
         if len(self._texts) >= FOLD_AT_EVENTS:
@@ -110,7 +115,7 @@ class Continuation:
     def can_go_on(self) -> bool:
         """Before anything was delivered it is better begun anew."""
         self._fold()
-        return not self._is_spoiled and bool(self.prompt_ids)
+        return not self.is_spoiled and bool(self.prompt_ids)
 
     def cut(self) -> Cut | None:
         """The last mark whose text the client has, or where this attempt began. None: it is too far back."""
@@ -146,12 +151,15 @@ class Continuation:
         self._num_ids, self._num_chars = array("I"), array("I")
 
     def stopped(self, unsent_chars: int) -> None:
-        """The answer ends here, where the client lacks `unsent_chars` of a stop string; tokens after that do not count."""
+        """The answer ends here, where the client lacks `unsent_chars` of a stop string; tokens after that do not count.
+
+        Where the string ends before the engine told any text, the tokens until it did count.
+        """
         end = self.delivered + unsent_chars
         tokens, told = self._start.num_tokens, 0
         for num_ids, num_chars in zip(self._num_ids, self._num_chars, strict=True):
             tokens, told = tokens + num_ids, told + num_chars
-            if self._start_chars + told + self.held_back >= end:
+            if told and self._start_chars + told + self.held_back >= end:
                 break
         self.num_tokens_stopped = tokens
 
@@ -185,8 +193,6 @@ class Continuation:
         if not texts:
             return
         self._texts, self._raw_ids = [], []
-        if self._is_spoiled:
-            return
         try:
             ids = array("I", _decode_ids(b"[" + b",".join(filter(None, raw_ids)) + b"]"))
         except (msgspec.MsgspecError, OverflowError):

@@ -17,7 +17,7 @@ class Splice:
     ) -> None:
         """`mold`: what the stream's chunks have besides choices; `tail`: what the client has before the cut, where a stop
         string that is part of the answer may have begun."""
-        self._mold, self._is_chat = mold, is_chat
+        self.mold, self._is_chat = mold, is_chat
         self._had = cut.had
         self._stops, self._includes_stop = stops, includes_stop
         # Text in which a stop string may begin (`_watched` characters of it), and all after it; `_sent` have gone.
@@ -99,4 +99,4 @@ class Splice:
             shaped["stop_reason"] = choice["stop_reason"]
         if self.stop_reason is not None:
             shaped |= {"finish_reason": "stop", "stop_reason": self.stop_reason}
-        return {**self._mold, "choices": [shaped]}
+        return {**self.mold, "choices": [shaped]}
