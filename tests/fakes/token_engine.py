@@ -4,9 +4,9 @@
     ScriptedReplica(default=engine.answer)
 
 Token `n` of the output has the id FIRST_ID + n and `token_bytes` bytes of the text, so that characters span tokens. A
-prompt of ids that ends with the first `n` of them is gone on from there. `dies_after`: tokens after which the connection
-is reset, of the first request only. `redraws`: the text that is made by a request that goes on (as sampling would make
-another one), from its first token.
+prompt of ids that ends with the first `n` of them is gone on from there. `"user": "3 5"` in a body lets the connection be
+reset after 3 tokens, that of the request that goes on from there after another 5, and so on (`dying`). `redraws`: the text
+that is made by a request that goes on (as sampling would make another one), from its first token.
 """
 
 import json
@@ -27,10 +27,10 @@ class TokenEngine:
     text: str
     token_bytes: int = 2
     tokens_an_event: int = 1
-    dies_after: int | None = None
     redraws: str | None = None
     can_detokenise: bool = True
     tells_ids: bool = True
+    ends_by: Step = RESET
     pause_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
 
@@ -42,17 +42,19 @@ class TokenEngine:
         body = seen.json
         self.asked.append(body)
         is_chat = seen.path.endswith("/chat/completions")
-        dies_after, self.dies_after = self.dies_after, None
+        deaths = [int(number) for number in body.get("user", "").split()]
+        attempt = int(seen.headers["x-request-id"].rsplit("-", 1)[1])
+        dies_after = deaths[attempt - 1] if attempt <= len(deaths) else None
         steps: list[Step] = []
         num_tokens = 0
         for event, tokens in self._events(body, is_chat=is_chat):
             if dies_after is not None and num_tokens + tokens > dies_after:
-                return streamed([*steps, 0.01], after=[RESET])
+                return streamed([*steps, 0.01], after=[self.ends_by])
             num_tokens += tokens
             steps.append(event)
             if self.pause_s:
                 steps.append(self.pause_s)
-        return streamed([*steps, DONE] if self.pause_s else [b"".join(map(bytes, filter(_is_bytes, steps))), DONE])
+        return streamed([*steps, DONE])
 
     def pieces(self) -> list[bytes]:
         return _split(self.text, self.token_bytes)
@@ -154,6 +156,11 @@ class _Shape:
         return sse(json.dumps({**head, "choices": choices, **more, "usage": usage}, ensure_ascii=False, separators=(",", ":")))
 
 
+def dying(*after_tokens: int) -> str:
+    """For the field `user`."""
+    return " ".join(map(str, after_tokens))
+
+
 def _split(text: str, size: int) -> list[bytes]:
     data = text.encode()
     return [data[at : at + size] for at in range(0, len(data), size)]
@@ -167,6 +174,3 @@ def _stop_in(text: str, old: int, stops: list[str]) -> tuple[int, str] | None:
     ends = [(at + len(stop), at, stop) for at, stop in found if at >= 0]
     return min(ends)[1:] if ends else None
 
-
-def _is_bytes(step: Step) -> bool:
-    return isinstance(step, bytes)
