@@ -78,7 +78,7 @@ def build_request(
         num_choices=num_choices,
         max_tokens=max_tokens,
         names_limit=given.get("max_tokens") is not None or given.get("max_completion_tokens") is not None,
-        is_foldable=num_choices == 1 and not any(_is_set(given.get(name)) for name in UNFOLDABLE),
+        is_foldable=num_choices == 1 and not any(is_set(given.get(name)) for name in UNFOLDABLE),
         prompt_tokens_bound=body_bytes,
         fields={**fields, limit_name: max_tokens},
     )
@@ -95,7 +95,7 @@ def _api_of(route: str, sent: dict[str, Any]) -> Api:
     return "chat" if has_messages else "completions"
 
 
-def _is_set(value: object) -> bool:
+def is_set(value: object) -> bool:
     """Zero is: `logprobs: 0` asks for the log-probability of each token."""
     return value is not None and value is not False and value != []
 

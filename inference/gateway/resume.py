@@ -18,7 +18,8 @@ import structlog
 from inference.gateway.answer import AnswerReader, Chunk, Usage
 from inference.gateway.continuation import Candidate, Continuation, Cut
 from inference.gateway.fields import COMPLETIONS
-from inference.gateway.requests import GenerationRequest
+from inference.gateway.requests import GenerationRequest, is_set
+from inference.gateway.shapes import Fate
 from inference.gateway.splice import Splice
 from inference.gateway.state import ReplicaEntry
 from inference.gateway.upstream import UpstreamPool
@@ -50,7 +51,7 @@ _NEVER = frozenset(
 _OF_THE_PROMPT = frozenset(
     {"prompt", "max_tokens", "min_tokens", "truncate_prompt_tokens", "truncation_side", "add_special_tokens", "response_format"}
 )
-_KEPT = frozenset(field.name for field in COMPLETIONS.fields) - _OF_THE_PROMPT
+_KEPT = frozenset(field.name for field in COMPLETIONS.fields if field.fate not in (Fate.REFUSED, Fate.IGNORED)) - _OF_THE_PROMPT
 # An answer that goes on far from the last mark is looked at in so many places.
 MAX_CANDIDATES = 5
 DETOKENISE_S = 2.0
@@ -62,7 +63,7 @@ def can_resume(request: GenerationRequest) -> bool:
     fields = request.fields
     if request.num_choices != 1 or not (request.is_streamed or request.is_foldable):
         return False
-    if any(fields.get(name) not in (None, False, [], "") for name in _NEVER):
+    if any(is_set(fields.get(name)) for name in _NEVER):
         return False
     if fields.get("presence_penalty") or fields.get("frequency_penalty"):
         return False

@@ -4,17 +4,14 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from headway.home import Home
-from inference.launchers import processes
 from inference.node.node_files import NodeFiles, RunFile
 from tests.e2e.conftest import TINY
 from tests.e2e.installation import WEIGHTS, Installation, eventually
@@ -154,16 +151,9 @@ def undisturbed(service: Service) -> list[Ask]:
     return asked
 
 
-def strike(run: RunFile, number: signal.Signals) -> None:
-    """All processes of the replica."""
-    for pid in processes.session_members(run.session) if hasattr(processes, "session_members") else []:
-        os.kill(pid, number)
-    os.killpg(run.session, number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "hang"])
 def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
-    service: Service, undisturbed: list[Ask], number: signal.Signals, tmp_path: Path
+    service: Service, undisturbed: list[Ask], number: signal.Signals
 ) -> None:
     service.wait_for_two()
     before = len(service.installation.usage())
@@ -172,10 +162,8 @@ def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
     streamed = [ask for ask in asked if ask.is_streamed]
     eventually(lambda: min(ask.num_events for ask in streamed) >= 10, within_s=30, every_s=0.01, what="all have begun")
     victim = next(iter(service.runs().values()))
-    strike(victim, number)
-    struck_s = time.monotonic()
+    os.killpg(victim.session, number)
     join_all(threads)
-    took_s = time.monotonic() - struck_s
     if number == signal.SIGSTOP:
         os.killpg(victim.session, signal.SIGKILL)
     assert [ask.error for ask in asked] == [""] * NUM_STREAMS
@@ -187,5 +175,4 @@ def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
     made = sorted(record["completion_tokens"] for record in records)
     assert made == sorted(ask.usage["completion_tokens"] for ask in undisturbed)
     resumed = sum(record["attempts"] > 1 for record in records)
-    print(f"{resumed} of {NUM_STREAMS} went on at the other replica; all whole {took_s:.1f} s after it")
-    assert resumed >= NUM_STREAMS // 4
+    assert resumed >= NUM_STREAMS // 4, f"{resumed} went on at the other replica"

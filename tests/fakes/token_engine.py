@@ -84,7 +84,8 @@ class TokenEngine:
         shape = _Shape(is_chat=is_chat, num_prompt=len(prompt_ids), tells_ids=bool(tells))
         if is_chat:
             yield shape.role(prompt_ids), 0
-        text, ids, made = "", [], 0
+        ids: list[int] = []
+        text, made = "", 0
         for tokens, piece, finish, stop_reason in self._steps(body):
             made += 1
             text, ids = text + piece, [*ids, *tokens]
@@ -173,4 +174,3 @@ def _stop_in(text: str, old: int, stops: list[str]) -> tuple[int, str] | None:
     found = [(text.find(stop, max(0, old + 1 - len(stop))), stop) for stop in stops]
     ends = [(at + len(stop), at, stop) for at, stop in found if at >= 0]
     return min(ends)[1:] if ends else None
-

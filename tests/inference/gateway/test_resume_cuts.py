@@ -57,7 +57,7 @@ async def test_whatever_an_event_holds_nothing_is_lost_or_doubled(traits: dict[s
 async def test_an_answer_may_be_cut_again_where_it_has_gone_on(variant: str, is_streamed: bool) -> None:
     """Three attempts: the second dies after none, one or a few tokens of its own."""
     engine, fields = TokenEngine(TEXT), VARIANTS[variant]
-    twice = [(first, then) for first in range(2, 40, 2) for then in (0, 1, 2, 5)]
+    twice: list[tuple[int, ...]] = [(first, then) for first in range(2, 40, 2) for then in (0, 1, 2, 5)]
     same(await cut_at(CHAT, twice, engine=engine, stream=is_streamed, **fields), stop=fields.get("stop", ()))
 
 

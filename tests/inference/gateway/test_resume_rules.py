@@ -1,17 +1,15 @@
 """Who goes on at another replica and who does not, what that replica is asked, and parking."""
 
 import asyncio
-import json
 from typing import Any
 
-import httpx
 import pytest
 
 from inference.gateway.exchange import Exchange
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.upstream import UpstreamTunables
 from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway, until
-from tests.fakes.replica import RESET, ScriptedReplica, refused
+from tests.fakes.replica import ScriptedReplica, refused
 from tests.fakes.token_engine import FIRST_ID, PROMPT_IDS, TokenEngine, dying
 from tests.inference.gateway.resumed_answers import CHAT, COMPLETIONS, TEXT, body_for, read, three_replicas
 
@@ -102,9 +100,11 @@ async def test_an_engine_that_tells_no_ids_ends_its_stream_as_before() -> None:
 
 async def test_a_replica_of_another_kind_is_asked_for_no_ids() -> None:
     engine = TokenEngine(TEXT)
-    async with ScriptedReplica(default=lambda seen: engine.answer(_numbered(seen))) as replica:
-        async with running_gateway(model_changes("m", [replica.url], kind="openai")) as gateway:
-            await gateway.post(CHAT, body_for(CHAT, stream=True))
+    async with (
+        ScriptedReplica(default=lambda seen: engine.answer(_numbered(seen))) as replica,
+        running_gateway(model_changes("m", [replica.url], kind="openai")) as gateway,
+    ):
+        await gateway.post(CHAT, body_for(CHAT, stream=True))
     assert "return_token_ids" not in engine.asked[0]
 
 
@@ -176,13 +176,15 @@ async def test_attempts_are_bounded_and_the_last_failure_is_told() -> None:
 
 async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal() -> None:
     engine = TokenEngine(TEXT)
-    async with ScriptedReplica(default=engine.answer) as one:
-        async with ScriptedReplica(default=lambda _seen: refused(400, "prompt too long")) as two:
-            async with running_gateway(model_changes("m", [one.url, two.url])) as gateway:
-                answer = await gateway.post(CHAT, body_for(CHAT, stream=True, user=dying(9)))
-                assert "error" in answer.text
-                record = await gateway.only_record()
-                assert (record.end_state, record.attempts, record.completion_tokens) == ("engine_error", 2, 9)
+    async with (
+        ScriptedReplica(default=engine.answer) as one,
+        ScriptedReplica(default=lambda _seen: refused(400, "prompt too long")) as two,
+        running_gateway(model_changes("m", [one.url, two.url])) as gateway,
+    ):
+        answer = await gateway.post(CHAT, body_for(CHAT, stream=True, user=dying(9)))
+        assert "error" in answer.text
+        record = await gateway.only_record()
+        assert (record.end_state, record.attempts, record.completion_tokens) == ("engine_error", 2, 9)
 
 
 async def test_b15_a_replica_that_hangs_is_left_for_another() -> None:
@@ -212,73 +214,84 @@ async def exchange_of(gateway: GatewayUnderTest) -> Exchange:
     return next(iter(gateway.parts.running))
 
 
+def delivered(exchange: Exchange) -> int:
+    return exchange.continuation.delivered if exchange.continuation is not None else 0
+
+
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_parked_answer_gives_its_slot_back_and_goes_on_after_a_new_grant(is_streamed: bool) -> None:
     engine = TokenEngine(TEXT, pause_s=0.005)
-    async with ScriptedReplica(default=engine.answer) as replica:
-        async with running_gateway(model_changes("m", [replica.url], max_in_flight=1)) as gateway:
-            parked = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=is_streamed)))
-            exchange = await exchange_of(gateway)
-            await until(lambda: exchange.continuation is not None and exchange.continuation.can_go_on)
-            await until(lambda: exchange.reader is not None and exchange.reader.has_output)
-            await asyncio.sleep(0.05)
-            urgent = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, max_tokens=3)))
-            await until(lambda: gateway.queued() == 1)
-            assert exchange.park()
-            assert not exchange.park(), "it runs no more"
-            assert gateway.queued() == 0, "who waits has the slot at once"
-            assert read(await urgent).usage["completion_tokens"] == 3
-            told = read(await parked)
-            assert (told.text, told.finish_reason, told.usage["completion_tokens"]) == (TEXT, "stop", len(engine.pieces()) + 1)
-            await replica.requests[0].peer_closed.wait()
-            assert (exchange.record.parks, exchange.record.resumes, exchange.record.is_exact) == (1, 1, True)
-            assert sorted(record.attempts for record in gateway.journal.closed) == [1, 2]
-            assert gateway.in_flight() == 0
+    async with (
+        ScriptedReplica(default=engine.answer) as replica,
+        running_gateway(model_changes("m", [replica.url], max_in_flight=1)) as gateway,
+    ):
+        parked = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=is_streamed)))
+        exchange = await exchange_of(gateway)
+        await until(lambda: delivered(exchange) > 0)
+        urgent = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, max_tokens=3)))
+        await until(lambda: gateway.queued() == 1)
+        assert exchange.park()
+        assert not exchange.park(), "it runs no more"
+        assert gateway.queued() == 0, "who waits has the slot at once"
+        assert read(await urgent).usage["completion_tokens"] == 3
+        told = read(await parked)
+        assert (told.text, told.finish_reason, told.usage["completion_tokens"]) == (TEXT, "stop", len(engine.pieces()) + 1)
+        await replica.requests[0].peer_closed.wait()
+        assert (exchange.record.parks, exchange.record.resumes, exchange.record.is_exact) == (1, 1, True)
+        assert sorted(record.attempts for record in gateway.journal.closed) == [1, 2]
+        assert gateway.in_flight() == 0
 
 
 async def test_an_answer_can_be_parked_again_and_again() -> None:
     engine = TokenEngine(TEXT, pause_s=0.002)
-    async with ScriptedReplica(default=engine.answer) as replica:
-        async with running_gateway(model_changes("m", [replica.url])) as gateway:
-            answer = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, stop=["nichts davon"])))
-            exchange = await exchange_of(gateway)
-            while not answer.done():
-                await asyncio.sleep(0.02)
-                exchange.park()
-            assert read(answer.result()).text == TEXT
-            assert exchange.record.parks >= 2
-            assert (await gateway.only_record()).end_state == "done"
+    async with (
+        ScriptedReplica(default=engine.answer) as replica,
+        running_gateway(model_changes("m", [replica.url])) as gateway,
+    ):
+        answer = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, stop=["nichts davon"])))
+        exchange = await exchange_of(gateway)
+        read_before = 0
+        for number in range(4):
+            await until(lambda: exchange.record.resumes == number and delivered(exchange) > read_before)  # noqa: B023
+            read_before = delivered(exchange)
+            assert exchange.park()
+        assert read(await answer).text == TEXT
+        assert (exchange.record.parks, exchange.record.resumes) == (4, 4)
+        assert (await gateway.only_record()).end_state == "done"
 
 
 async def test_what_cannot_go_on_is_not_parked() -> None:
     engine = TokenEngine(TEXT, pause_s=0.005)
-    async with ScriptedReplica(default=engine.answer) as replica:
-        async with running_gateway(model_changes("m", [replica.url])) as gateway:
-            answer = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, presence_penalty=1)))
-            exchange = await exchange_of(gateway)
-            await until(lambda: exchange.output.has_started)
-            assert not exchange.park()
-            assert read(await answer).text == TEXT
+    async with (
+        ScriptedReplica(default=engine.answer) as replica,
+        running_gateway(model_changes("m", [replica.url])) as gateway,
+    ):
+        answer = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, presence_penalty=1)))
+        exchange = await exchange_of(gateway)
+        await until(lambda: exchange.output.has_started)
+        assert not exchange.park()
+        assert read(await answer).text == TEXT
 
 
 async def test_a_client_that_leaves_while_its_answer_is_parked_has_a_record_of_what_it_read() -> None:
     engine = TokenEngine(TEXT, pause_s=0.01)
-    async with ScriptedReplica(default=engine.answer) as replica:
-        async with running_gateway(model_changes("m", [replica.url], max_in_flight=1)) as gateway:
-            async with gateway.http.stream(
-                "POST", CHAT, json=body_for(CHAT, stream=True), headers=gateway.auth
-            ) as response:
-                lines = response.aiter_lines()
-                while '"content":"g' not in await anext(lines):
-                    pass
-                exchange = await exchange_of(gateway)
-                other = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True)))
-                await until(lambda: gateway.queued() == 1)
-                assert exchange.park()
-                await until(lambda: gateway.queued() == 1)
-            await until(lambda: len(gateway.journal.closed) == 1)
-            record = gateway.journal.closed[0]
-            assert record.end_state == "client_gone_after_first_token"
-            assert record.completion_tokens >= 2
-            assert read(await other).text == TEXT
-            assert gateway.in_flight() == 0
+    async with (
+        ScriptedReplica(default=engine.answer) as replica,
+        running_gateway(model_changes("m", [replica.url], max_in_flight=1)) as gateway,
+    ):
+        async with gateway.http.stream("POST", CHAT, json=body_for(CHAT, stream=True), headers=gateway.auth) as response:
+            lines = response.aiter_lines()
+            while '"content":"g' not in await anext(lines):
+                pass
+            exchange = await exchange_of(gateway)
+            other = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True)))
+            await until(lambda: gateway.queued() == 1)
+            assert exchange.park()
+            await until(lambda: gateway.queued() == 1)
+            assert gateway.in_flight() == 1
+        await until(lambda: len(gateway.journal.closed) == 1)
+        record = gateway.journal.closed[0]
+        assert record.end_state == "client_gone_after_first_token"
+        assert record.completion_tokens >= 2
+        assert read(await other).text == TEXT
+        assert gateway.in_flight() == 0
