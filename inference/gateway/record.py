@@ -88,6 +88,12 @@ class Record:
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
         self.attempts = 0
+        self.resumes = 0
+        """How often it went on at another replica, or after it was parked, in the middle of its answer."""
+        self.parks = 0
+        """How often it was taken from its engine for a more urgent one."""
+        self.is_resumed_exactly = True
+        """Is what was made as likely as if that had not happened? Not with a seed."""
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
@@ -95,8 +101,6 @@ class Record:
         self.end_state = ""
         self.asked_tier = "standard"
         self.route_reason = ""
-        self.resumes = 0
-        self.is_resumed_exactly = True
         self.price_version = ""
         self.amount_micros: int | None = None
         self.overhead_ms: float | None = None

@@ -54,6 +54,10 @@ class SocketOutput:
         self.refusal: Refusal | None = None
         """What the answer ended with, if it was an error."""
 
+    @property
+    def keeps(self) -> bool:
+        return self.has_started
+
     def restart(self) -> None:
         pass
 
