@@ -18,6 +18,14 @@ def usage_of_tenant(tenant_id: UUID) -> Iterator[dict[str, Any]]:
         yield {name: _plain(value) for name, value in row.items()}
 
 
+def usage_of_request(tenant_id: UUID | str, request_id: str) -> dict[str, Any] | None:
+    """One record by its request id, if it is the tenant's."""
+    found: dict[str, Any] | None = (
+        UsageRecord.objects.filter(tenant_id=tenant_id, request_id=request_id).values(*_FIELDS).first()
+    )
+    return found
+
+
 def prices_in_force(model: str) -> list[Price]:
     """Of each tier (blank: all) the newest that holds now, and those that will hold later; by tier, then time."""
     now = timezone.now()

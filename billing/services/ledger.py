@@ -42,6 +42,9 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str = ""
     attempts: int = 0
     journal_sequence: int = 0
+    route_reason: str = ""
+    resumes: int = 0
+    is_resumed_exactly: bool = True
     price_version: str = ""
     amount_micros: int | None = None  # None: there was no price
 

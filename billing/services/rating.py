@@ -2,8 +2,6 @@
 
 from typing import Protocol
 
-from inference.policy.decisions import TokenPrice
-
 
 class Tokens(Protocol):
     @property
@@ -12,6 +10,12 @@ class Tokens(Protocol):
     def cached_tokens(self) -> int: ...
     @property
     def completion_tokens(self) -> int: ...
+
+
+class TokenPrice(Protocol):
+    """Of inference.policy.decisions."""
+
+    def amount_micros(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int: ...
 
 
 WHOLE = frozenset({"done", "client_gone_after_first_token"})

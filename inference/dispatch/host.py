@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from inference.dispatch.share import Share
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
@@ -141,6 +142,16 @@ class BrainHost:
         """What the timer does; for tests whose clock moves by hand."""
         self._timer_at_s = float("inf")
         self.act(self.brain.expire(self.now_s()))
+
+    def acknowledge(self, drafts: Iterable[UsageDraft], gateway: str) -> None:
+        """From the drainer's thread: the ledger has these records. Those of other gateways were settled elsewhere."""
+        settled = [draft for draft in drafts if draft.gateway == gateway and draft.amount_micros]
+        if settled:
+            self._hop(lambda: self._acknowledge(settled))
+
+    def _acknowledge(self, drafts: list[UsageDraft]) -> None:
+        for draft in drafts:
+            self.brain.acknowledged(draft.tenant_id, draft.amount_micros or 0, key=draft.key_id, model=draft.model)
 
     def frame(self, replica: str, frame: StateFrame) -> None:
         """Of a replica's state, from its agent."""

@@ -103,6 +103,8 @@ def _defaults(spec: ServerSpec, settings: EngineSettings) -> list[tuple[str, lis
         ("--disable-uvicorn-access-log", []),
         ("--max-num-seqs", [str(spec.max_num_seqs)]),
         ("--dtype", [spec.dtype]),
+        # When KV blocks run out, the least urgent sequence is preempted: requests carry their grant's number.
+        ("--scheduling-policy", ["priority"]),
     ]
     if spec.kind is EngineKind.CPU:
         flags += [

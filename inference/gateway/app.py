@@ -18,6 +18,7 @@ from inference.gateway.routes import (
     ModelsConsumer,
     OpenApiConsumer,
     PreflightConsumer,
+    ReceiptConsumer,
     UnknownPathConsumer,
     WrongMethodConsumer,
 )
@@ -28,6 +29,7 @@ Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 GENERATE_PATHS = ("/v1/generate", "/v1/chat/completions", "/v1/completions")
 HEALTH_PATHS = ("/healthz", "/readyz")
 MODELS_PATH = "/v1/models"
+REQUESTS_PATH = "/v1/requests/"
 OPENAPI_PATH = "/v1/openapi.json"
 _SLASHES = re.compile(r"/{2,}")
 
@@ -58,14 +60,17 @@ def _http_consumer(parts: GatewayParts, scope: dict[str, Any]) -> Application:
             return GenerateConsumer(parts=parts, route=path)
         return WrongMethodConsumer(parts=parts, route=path, allow="POST")
     is_models, is_model = path == MODELS_PATH, path.startswith(MODELS_PATH + "/")
-    if not (is_models or is_model or path == OPENAPI_PATH or path in HEALTH_PATHS):
+    is_receipt = path.startswith(REQUESTS_PATH)
+    if not (is_models or is_model or is_receipt or path == OPENAPI_PATH or path in HEALTH_PATHS):
         return UnknownPathConsumer(parts=parts, route="unknown")
-    route = MODELS_PATH + "/{id}" if is_model else path
+    route = MODELS_PATH + "/{id}" if is_model else REQUESTS_PATH + "{id}" if is_receipt else path
     if method not in ("GET", "HEAD"):
         return WrongMethodConsumer(parts=parts, route=route, allow="GET, HEAD")
     if path in HEALTH_PATHS:
         return HealthConsumer(parts=parts, route=path)
     if path == OPENAPI_PATH:
         return OpenApiConsumer(parts=parts, route=path)
+    if is_receipt:
+        return ReceiptConsumer(parts=parts, route=route, request_id=path.removeprefix(REQUESTS_PATH))
     public_id = path.removeprefix(MODELS_PATH).removeprefix("/")
     return ModelsConsumer(parts=parts, route=route, public_id=public_id)

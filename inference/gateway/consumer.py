@@ -78,6 +78,7 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
         except HeadwayError:
             self.parts.metrics.unauthenticated(self.route)
+            self.parts.count_bad_key(self.scope)
             raise
 
     def header(self, name: bytes) -> bytes:

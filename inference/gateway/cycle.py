@@ -34,6 +34,7 @@ class EdgeCycle(RequestResponseCycle):
         self._protocol = protocol
         self._is_http_1_0 = is_http_1_0
         self._when_gone: Callable[[], None] | None = None
+        self._head = b""  # of the answer, until its body begins: both leave in one write
         self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]  # ASGI has dicts only
 
     def lose(self) -> None:
@@ -150,18 +151,20 @@ class EdgeCycle(RequestResponseCycle):
             lines.append(b"connection: keep-alive\r\n")
         head = b"".join(lines)
         assert head.count(b"\n") == len(lines), "a header of ours holds a line break"
-        self.transport.write(head + b"\r\n")
+        self._head = head + b"\r\n"
 
     def _send_body(self, body: bytes, *, is_last: bool) -> None:
         assert not self.response_complete, "sent after the end"
         if self.scope["method"] == "HEAD":
-            pass
+            body = b""
         elif self.chunked_encoding:
             if body:
                 body = b"%x\r\n%b\r\n" % (len(body), body)
-            self.transport.write(body + b"0\r\n\r\n" if is_last else body)
-        else:
-            self.transport.write(body)
+            if is_last:
+                body += b"0\r\n\r\n"
+        if self._head:
+            body, self._head = self._head + body, b""
+        self.transport.write(body)
         if is_last:
             self.response_complete = True
             self._when_gone = None

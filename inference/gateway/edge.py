@@ -75,6 +75,8 @@ class EdgeTunables:
     """How long a client may take nothing of what waits for it; then its connection is cut."""
     comment_s: float = 10.0
     """How long a stream may be silent before its client gets a `: keep-alive` comment, and the status is settled."""
+    queue_comment_s: float = 1.0
+    """How long a stream waits for a replica before its client is told where in the queue it stands, and how often after."""
 
     @classmethod
     def from_env(cls) -> "EdgeTunables":
@@ -93,6 +95,7 @@ class EdgeTunables:
             drain_idle_s=env.seconds("HEADWAY_DRAIN_IDLE_S", default.drain_idle_s),
             client_buffer_bytes=env.whole("HEADWAY_CLIENT_BUFFER_BYTES", default.client_buffer_bytes, at_least=4096),
             client_stall_s=env.seconds("HEADWAY_CLIENT_STALL_S", default.client_stall_s, at_least=0.1),
+            queue_comment_s=env.seconds("HEADWAY_QUEUE_COMMENT_S", default.queue_comment_s, at_least=0.1),
             comment_s=env.seconds("HEADWAY_STREAM_COMMENT_S", default.comment_s, at_least=0.1),
         )
 

@@ -3,6 +3,7 @@
 All values are written on the event loop and read by the exporter's thread.
 """
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
@@ -61,6 +62,12 @@ class Metrics:
         self._attempt_failures = Counter(
             "headway_attempt_failures", "Attempts on a replica that failed.", ["reason"], registry=registry
         )
+        self._resumes = Counter(
+            "headway_resumes",
+            "Answers that went on at another replica, or after they were parked; exact: as likely as if they had not.",
+            ["exact"],
+            registry=registry,
+        )
         self._tokens = Counter("headway_tokens", "Tokens of ended requests.", ["kind"], registry=registry)
         self._prompt_tokens = self._tokens.labels("prompt")
         self._cached_tokens = self._tokens.labels("cached")
@@ -96,6 +103,8 @@ class Metrics:
         )
         self._num_refused = self._num_corrupt = 0
         self._feed_age = Gauge("headway_feed_age_seconds", "Since the control feed was last read.", registry=registry)
+        self._relay_cpu = Counter("headway_relay_cpu_seconds", "CPU time of the event loops.", registry=registry)
+        self._relay_cpu_s = 0.0
         self._upstream = Gauge("headway_upstream_connections", "Open connections to engines.", registry=registry)
 
     def unauthenticated(self, route: str) -> None:
@@ -109,6 +118,9 @@ class Metrics:
 
     def attempt_failed(self, reason: str) -> None:
         self._attempt_failures.labels(reason).inc()
+
+    def resumed(self, *, is_exact: bool) -> None:
+        self._resumes.labels("yes" if is_exact else "no").inc()
 
     def prompt_counted(self, how: str, took_s: float | None = None) -> None:
         """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, not_loaded,
@@ -149,6 +161,9 @@ class Metrics:
         self._journal_corrupt.inc(corrupt - self._num_corrupt)
         self._num_refused, self._num_corrupt = refused, corrupt
         self._feed_age.set(feed_age_s)
+        cpu_s = time.thread_time()  # of this thread, which is the event loop's
+        self._relay_cpu.inc(cpu_s - self._relay_cpu_s)
+        self._relay_cpu_s = cpu_s
         self._upstream.set(num_upstream_connections)
 
     def _sample_brain(self, brain: BrainSnapshot) -> None:

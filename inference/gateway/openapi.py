@@ -23,6 +23,10 @@ _ERROR: Node = {
                 "type": {"type": "string"},
                 "param": {"type": ["string", "null"], "description": "The path of the field at fault: messages[2].content"},
                 "code": {"type": ["string", "null"]},
+                "detail": {
+                    "type": "object",
+                    "description": "Of a refusal: reason, limit, kind of retry.",
+                },
             },
         }
     },
@@ -41,6 +45,26 @@ _MODELS: Node = {
     "type": "object",
     "required": ["object", "data"],
     "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}},
+}
+_RECEIPT: Node = {
+    "type": "object",
+    "required": ["id", "object", "route", "model", "tier", "end_state", "usage", "timing", "routing", "cost"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "request"},
+        "route": {"type": "string"},
+        "model": {"type": "string"},
+        "version": {"type": "string"},
+        "tier": {"type": "string"},
+        "end_state": {"type": "string"},
+        "finish_reason": {"type": ["string", "null"]},
+        "usage": {"type": "object", "description": "prompt_tokens, cached_tokens, completion_tokens, source"},
+        "timing": {"type": "object", "description": "queue_ms, ttft_ms, total_ms"},
+        "routing": {"type": "object", "description": "replica, reason, attempts, resumes, is_exact"},
+        "cost": {"type": "object", "description": "price_version, amount_micros, currency"},
+        "started_at": {"type": "string", "format": "date-time"},
+        "ended_at": {"type": "string", "format": "date-time"},
+    },
 }
 _ANSWER: Node = {
     "type": "object",
@@ -67,7 +91,7 @@ ERRORS = {
     414: "The URL is too long.",
     415: "The body is encoded (`content-encoding`): send it plain.",
     417: "Only the expectation 100-continue is supported.",
-    429: "Too many requests are waiting: see `retry-after`.",
+    429: "A limit is reached, or too many requests wait: see `retry-after` and `error.detail`.",
     431: "The headers are too large or too many.",
     500: "A fault of ours.",
     502: "The engine failed before the answer began.",
@@ -86,6 +110,9 @@ REQUEST_HEADERS = {
 RESPONSE_HEADERS = {
     "x-request-id": ("string", "The request's id, as in logs and usage records."),
     "x-headway-queue-ms": ("integer", "How long the request waited for a replica."),
+    "x-headway-tier": ("string", "The tier given, where the plan allows no more than that."),
+    "x-ratelimit-limit-requests": ("integer", "Requests a minute of the tightest limit; with -remaining- and -reset-."),
+    "x-ratelimit-limit-tokens": ("integer", "Tokens a minute of the tightest limit; with -remaining- and -reset-."),
     "x-headway-overhead-ms": ("number", "Time spent in the gateway before the engine was asked, without the queue."),
 }
 
@@ -113,7 +140,7 @@ def _generation(summary: str, body: str) -> Node:
     ]
     answer = {
         "description": "The answer: JSON, or with `stream` an event stream that ends with [DONE] or with an error object.",
-        "headers": _headers(3),
+        "headers": _headers(6),
         "content": {
             "application/json": {"schema": _ref("Answer")},
             "text/event-stream": {},
@@ -145,6 +172,7 @@ def _get(summary: str, operation: str, schema: Node, *, is_public: bool = False,
 
 def document() -> Node:
     model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    request_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headway", "version": "1", "description": "One API for many models. docs/api.md has the prose."},
@@ -155,6 +183,7 @@ def document() -> Node:
             "/v1/generate": _generation("Complete a chat (`messages`) or a text (`prompt`).", "GenerateRequest"),
             "/v1/models": _get("The models.", "listModels", _ref("Models")),
             "/v1/models/{id}": _get("One model.", "getModel", _ref("Model"), parameters=[model_id]),
+            "/v1/requests/{id}": _get("What became of a request.", "getRequest", _ref("Receipt"), parameters=[request_id]),
             "/v1/openapi.json": _get("This document.", "getOpenapi", {"type": "object"}, is_public=True),
         },
         "components": {
@@ -166,6 +195,7 @@ def document() -> Node:
                 "Answer": _ANSWER,
                 "Model": _MODEL,
                 "Models": _MODELS,
+                "Receipt": _RECEIPT,
                 "Error": _ERROR,
             },
         },

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headway import env
 from headway.clock import Clock
 from headway.errors import Unavailable
 from inference.dispatch.dispatcher import Grant
+from inference.gateway.bad_keys import BadKeys, TooManyBadKeys, client_address
 from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
 from inference.gateway.idempotency import IdempotencyKeys
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
+from inference.gateway.receipts import Receipts
 from inference.gateway.record import JournalLike
 from inference.gateway.state import ModelEntry, Principal
 from inference.gateway.tenant_rows import TenantFacts
@@ -37,6 +39,7 @@ class StateLike(Protocol):
 
 class DispatcherLike(Protocol):
     async def submit(self, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
+    async def resubmit_parked(self, grant: Grant, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
     def settle(self, request_id: str, ending: Ending, usage: Usage) -> None: ...
     def report_progress(self) -> None: ...
 
@@ -75,6 +78,10 @@ class GatewayTunables:
     """How long an Idempotency-Key is remembered after the request that made tokens under it."""
     max_idempotency_keys: int = 2048
     """How many such keys are remembered for a tenant; the oldest go first."""
+    bad_keys_per_minute: int = 60
+    """How many requests with a bad key one address may send; further ones get 429 in place of 401."""
+    trusted_hops: int = 0
+    """How many proxies of ours stand in front: so many entries from its end, `x-forwarded-for` is believed."""
 
     @classmethod
     def from_env(cls) -> "GatewayTunables":
@@ -89,6 +96,8 @@ class GatewayTunables:
             max_message_bytes=env.whole("HEADWAY_WS_MAX_MESSAGE_BYTES", default.max_message_bytes, at_least=1024),
             cors_origins=tuple(env.names("HEADWAY_CORS_ORIGINS", [])),
             idempotency_keep_s=env.seconds("HEADWAY_IDEMPOTENCY_KEEP_S", default.idempotency_keep_s),
+            bad_keys_per_minute=env.whole("HEADWAY_BAD_KEYS_PER_MINUTE", default.bad_keys_per_minute, at_least=1),
+            trusted_hops=env.whole("HEADWAY_TRUSTED_PROXY_HOPS", default.trusted_hops, at_least=0, at_most=16),
             max_idempotency_keys=env.whole("HEADWAY_MAX_IDEMPOTENCY_KEYS", default.max_idempotency_keys, at_least=1),
         )
 
@@ -110,6 +119,7 @@ class GatewayParts:
     brain_snapshot: Callable[[], BrainSnapshot | None]
     """Of the brain, where this process hosts it."""
     prompts: PromptSizer
+    receipts: Receipts = field(default_factory=Receipts)
     edge: EdgeTunables = field(default_factory=EdgeTunables)
     tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)
@@ -119,10 +129,24 @@ class GatewayParts:
 
     def __post_init__(self) -> None:
         self.bodies = BodyBudget(self.edge.max_bodies_bytes)
+        self.bad_keys = BadKeys(self.tunables.bad_keys_per_minute)
         self.cors = Cors(self.tunables.cors_origins)
         self.idempotency = IdempotencyKeys(
             keep_s=self.tunables.idempotency_keep_s, max_per_tenant=self.tunables.max_idempotency_keys
         )
+
+    def count_bad_key(self, scope: dict[str, Any]) -> None:
+        """Raises TooManyBadKeys."""
+        address = client_address(scope, self.tunables.trusted_hops)
+        self.bad_keys.count(address, self.clock.monotonic_s())
+
+    def bad_key_error(self, scope: dict[str, Any]) -> TooManyBadKeys | None:
+        """The same as a value."""
+        try:
+            self.count_bad_key(scope)
+        except TooManyBadKeys as error:
+            return error
+        return None
 
     def begin_drain(self) -> None:
         """Stop taking new work: idle WebSockets close now, busy ones after their answer."""

@@ -88,6 +88,12 @@ class Record:
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
         self.attempts = 0
+        self.resumes = 0
+        """How often it went on at another replica, or after it was parked, in the middle of its answer."""
+        self.parks = 0
+        """How often it was taken from its engine for a more urgent one."""
+        self.is_resumed_exactly = True
+        """Is what was made as likely as if that had not happened? Not with a seed."""
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
@@ -152,6 +158,9 @@ class Record:
             attempts=self.attempts,
             queue_ms=self.queue_ms,
             ttft_ms=self.ttft_ms,
+            route_reason=self.route_reason,
+            resumes=self.resumes,
+            is_resumed_exactly=self.is_resumed_exactly,
             price_version=self.price_version,
             amount_micros=self.amount_micros,
             prompt_tokens=usage.prompt_tokens,

@@ -90,6 +90,15 @@ class ModelsConsumer(GatewayConsumer):
         await self.responder.json(200, msgspec.json.encode(_model_object(model)))
 
 
+class ReceiptConsumer(GatewayConsumer):
+    """GET /v1/requests/{id}: what became of a request of this tenant."""
+
+    async def handle(self) -> None:
+        principal = self.authenticate()
+        receipt = await self.parts.receipts.of(principal.tenant_id, self.kwargs["request_id"])
+        await self.responder.json(200, msgspec.json.encode(receipt))
+
+
 def _model_object(model: ModelEntry) -> dict[str, object]:
     return {"id": model.public_id, "object": "model", "created": model.created_s, "owned_by": "headway"}
 

@@ -27,7 +27,7 @@ async def run_schemathesis(gateway: GatewayUnderTest, folder: Path, *options: st
     )
     printed, _ = await process.communicate()
     assert process.returncode == 0, printed.decode()[-8000:]
-    assert "Tested: 5" in printed.decode(), printed.decode()
+    assert "Tested: 6" in printed.decode(), printed.decode()
 
 
 async def check(folder: Path, *options: str) -> None:

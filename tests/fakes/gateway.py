@@ -20,6 +20,7 @@ from inference.gateway.listening import bind
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
 from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
+from inference.gateway.receipts import Receipts
 from inference.gateway.server import build_server
 from inference.gateway.state import Change, ControlState
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
@@ -201,6 +202,7 @@ async def running_gateway(
         why_not_ready=lambda: "",
         feed_age_s=lambda: 0.0,
         brain_snapshot=host.snapshot,
+        receipts=Receipts(find=lambda _tenant_id, _request_id: None),
         edge=edge or EdgeTunables(),
     )
     listening = asyncio.Event()
@@ -223,3 +225,4 @@ async def running_gateway(
             dispatcher.close()
             host.close()
             prompts.close()
+            parts.receipts.close()

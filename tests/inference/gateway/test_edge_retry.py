@@ -176,7 +176,7 @@ async def test_a_full_queue_is_a_429_and_a_wait_that_is_too_long_a_503(replica: 
     go = asyncio.Event()
     replica.script(streamed([go, *chat_events()]))
     changes = model_changes("m", [replica.url], max_in_flight=1, max_queued=1)
-    async with running_gateway(changes, admission=BrainTunables(queue_timeout_s=0.3)) as gateway:
+    async with running_gateway(changes, admission=BrainTunables(queue_timeout_s=1.5)) as gateway:
         running = asyncio.create_task(gateway.post())
         await replica.wait_for_request()
         waiting = asyncio.create_task(gateway.post())

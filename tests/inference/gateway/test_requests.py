@@ -36,6 +36,7 @@ def test_a_chat_request_reaches_vllm_streamed_with_usage_and_the_salt() -> None:
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "cache_salt": "salt",
+        "priority": 0,
     }
 
 

@@ -151,7 +151,7 @@ async def test_metrics_count_what_happened_and_name_no_tenant(gateway: GatewayUn
         'headway_unauthenticated_requests_total{route="/v1/models"} 1.0',
         'headway_tokens_total{kind="completion"} 3.0',
         'headway_in_flight{model="m",replica="rep-0"} 1.0',
-        'headway_queued{model="m"} 0.0',
+        'headway_queued{model="m",tier="standard"} 0.0',
         "headway_journal_depth 2.0",
         "headway_feed_age_seconds 0.0",
         "headway_ttft_seconds_count 1.0",

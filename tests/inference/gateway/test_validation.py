@@ -376,7 +376,8 @@ def test_x10_a_tenant_cannot_set_what_is_internal(name: str) -> None:
 
 def test_x10_a_tier_is_no_number_and_never_sent_on() -> None:
     assert refusal({**CHAT, "priority": -5}).param == "priority"
-    assert "priority" not in upstream({**CHAT, "priority": "interactive"})
+    assert upstream({**CHAT, "priority": "interactive"})["priority"] == 0, "the grant's"
+    assert "priority" not in upstream({**CHAT, "priority": "interactive"}, kind="openai")
 
 
 def test_x10_vllms_sampling_fields_are_for_vllm() -> None:
