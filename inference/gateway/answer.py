@@ -255,6 +255,8 @@ class AnswerReader:
         for choice in choices:
             self._read_choice(choice, usage)
         if self._continuation is not None:
+            if len(choices) > 1:
+                self._continuation.spoil()  # no engine says more than one thing at once of its only choice
             followed = self._follow(self._continuation, chunk, choices[0])
             if followed is None:
                 return None
@@ -331,7 +333,7 @@ class AnswerReader:
             chunk = {**chunk, "choices": [choice]}
             _hide_ids(chunk, choice)
             if self._splice is not None:
-                chunk = self._splice.shape(choice, choice["text"])
+                chunk = self._splice.shape(choice, choice.get("text") or "")
         elif choice.get("token_ids") is not None:
             return None  # the client asked for them
         shown = {**chunk, "id": self._response_id, "model": self._public_id}

@@ -169,7 +169,7 @@ class Continuation:
         return self._last(num_chars)
 
     def _last(self, num_chars: int) -> str:
-        return self._tail[len(self._tail) - num_chars :] if num_chars else ""
+        return self._tail[-num_chars:] if num_chars else ""
 
     def _mark(self) -> tuple[int, int]:
         """Tokens and characters of the last mark whose text the client has, or of where this attempt began."""

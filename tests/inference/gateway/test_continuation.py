@@ -32,6 +32,12 @@ def test_both_ways_keep_the_same() -> None:
     assert full.tail(50) == short.tail(50) == "".join(texts)[-50:]
 
 
+def test_the_tail_is_all_there_is_where_more_is_asked_for() -> None:
+    continuation = begun()
+    continuation.took([1], 2, "ab")
+    assert (continuation.tail(3), continuation.tail(1), continuation.tail(0)) == ("ab", "b", "")
+
+
 def test_ids_of_events_with_several_or_none_stay_in_order() -> None:
     continuation = begun()
     continuation.took_short([b"ab", b"c", b"d"], [b"1,2", b"", b"3"])
