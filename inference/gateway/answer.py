@@ -174,6 +174,12 @@ def _hide_ids(chunk: Chunk, choice: dict[str, Any]) -> object:
     return prompt_ids
 
 
+def _ended_by(choice: dict[str, Any]) -> str:
+    """The stop string that has ended it, if one has."""
+    reason = choice.get("stop_reason")
+    return reason if isinstance(reason, str) else ""
+
+
 def _figures(usage: Usage) -> Chunk:
     """As an engine writes them."""
     total = usage.prompt_tokens + usage.completion_tokens
@@ -285,7 +291,9 @@ class AnswerReader:
                 continuation.spoil()
             if ids is None and not made and not finish_reason:
                 return chunk  # the role
-        shown = made if self._splice is None else self._splice.take(made, is_last=bool(finish_reason))
+        shown = (
+            made if self._splice is None else self._splice.take(made, is_last=bool(finish_reason), ended_by=_ended_by(choice))
+        )
         continuation.took(ids, len(made), shown)
         if self._splice is not None:
             chunk = self._splice.shape(choice, shown)

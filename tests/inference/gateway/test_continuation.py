@@ -162,6 +162,24 @@ def test_the_stop_string_that_ends_first_counts() -> None:
     assert spliced(Cut(1, pending="ab"), "cdef", stops=("abcdef", "bc")) == "a[bc]"
 
 
+@pytest.mark.parametrize(
+    ("stops", "ended_by", "made", "shown", "found"),
+    [
+        (("END", "NDX"), "NDX", "", "", "END"),  # ended before the one that the engine found
+        (("NDX", "END"), "NDX", "", "", "END"),
+        (("END", "ND"), "ND", "", "", "END"),  # ended with it, and is the first in the list
+        (("ND", "END"), "ND", "", "E", None),
+        (("END", "X"), "X", "NO", "ENO", None),
+    ],
+)
+def test_the_engine_s_find_counts_unless_another_ended_before(
+    stops: tuple[str, ...], ended_by: str, made: str, shown: str, found: str | None
+) -> None:
+    splice = Splice(Cut(3, pending="E"), mold=MOLD, is_chat=True, stops=stops)
+    assert splice.take(made, is_last=True, ended_by=ended_by) == shown
+    assert splice.stop_reason == found
+
+
 def test_a_stop_string_that_is_part_of_the_answer_may_begin_in_what_was_sent() -> None:
     stops = ("STOP",)
     assert spliced(Cut(1), "OP it", stops=stops, includes_stop=True, tail=" ST") == "OP[STOP]"
