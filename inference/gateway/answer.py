@@ -181,6 +181,12 @@ def _hide_ids(chunk: Chunk, choice: dict[str, Any]) -> object:
     return prompt_ids
 
 
+def _ended_by(choice: dict[str, Any]) -> str:
+    """The stop string that has ended it, if one has."""
+    reason = choice.get("stop_reason")
+    return reason if isinstance(reason, str) else ""
+
+
 def _figures(usage: Usage) -> Chunk:
     """As an engine writes them."""
     total = usage.prompt_tokens + usage.completion_tokens
@@ -262,6 +268,8 @@ class AnswerReader:
         for choice in choices:
             self._read_choice(choice, usage)
         if self._continuation is not None:
+            if len(choices) > 1:
+                self._continuation.spoil()  # no engine says more than one thing at once of its only choice
             followed = self._follow(self._continuation, chunk, choices[0])
             if followed is None:
                 return None
@@ -290,7 +298,9 @@ class AnswerReader:
                 continuation.spoil()
             if ids is None and not made and not finish_reason:
                 return chunk  # the role
-        shown = made if self._splice is None else self._splice.take(made, is_last=bool(finish_reason))
+        shown = (
+            made if self._splice is None else self._splice.take(made, is_last=bool(finish_reason), ended_by=_ended_by(choice))
+        )
         continuation.took(ids, len(made), shown)
         if self._splice is not None:
             chunk = self._splice.shape(choice, shown)
@@ -338,7 +348,7 @@ class AnswerReader:
             chunk = {**chunk, "choices": [choice]}
             _hide_ids(chunk, choice)
             if self._splice is not None:
-                chunk = self._splice.shape(choice, choice["text"])
+                chunk = self._splice.shape(choice, choice.get("text") or "")
         elif choice.get("token_ids") is not None:
             return None  # the client asked for them
         shown = {**chunk, "id": self._response_id, "model": self._public_id}

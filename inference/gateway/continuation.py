@@ -169,7 +169,7 @@ class Continuation:
         return self._last(num_chars)
 
     def _last(self, num_chars: int) -> str:
-        return self._tail[len(self._tail) - num_chars :] if num_chars else ""
+        return self._tail[-num_chars:] if num_chars else ""
 
     def _mark(self) -> tuple[int, int]:
         """Tokens and characters of the last mark whose text the client has, or of where this attempt began."""
@@ -193,8 +193,9 @@ class Continuation:
         if not texts:
             return
         self._texts, self._raw_ids = [], []
+        joined_ids = b",".join(raw_ids) if all(raw_ids) else b",".join(filter(None, raw_ids))
         try:
-            ids = array("I", _decode_ids(b"[" + b",".join(filter(None, raw_ids)) + b"]"))
+            ids = array("I", _decode_ids(b"[" + joined_ids + b"]"))
         except (msgspec.MsgspecError, OverflowError):
             self.spoil()
             return
@@ -203,9 +204,14 @@ class Continuation:
         shown = joined.decode() if is_plain else _text(joined)
         lengths = map(len, texts) if is_plain else (len(_text(text)) for text in texts)
         self.output_ids += ids
-        self._num_ids.extend(one.count(b",") + 1 if one else 0 for one in raw_ids)
+        is_one_each = len(ids) == len(raw_ids) and all(raw_ids)
+        self._num_ids += array("I", [1]) * len(ids) if is_one_each else array("I", map(_num_ids, raw_ids))
         self._num_chars.extend(lengths)
         self._hand(shown)
+
+
+def _num_ids(raw: bytes) -> int:
+    return raw.count(b",") + 1 if raw else 0
 
 
 def _text(raw: bytes) -> str:

@@ -8,7 +8,8 @@
 |   reached us; for an answer the engine does not stream: before             |                                   |
 | the engine could not be reached, answered 5xx or an error object, or sent  | engine_error                      |
 |   what is no answer, and no other replica could take over                  |                                   |
-| the engine's connection ended before its answer was whole                  | engine_died                       |
+| the engine's connection ended before its answer was whole, and no other    | engine_died                       |
+|   replica could go on with it (resume.py)                                  |                                   |
 | the engine stayed silent past headers_s, inter_event_s or whole_answer_s   | deadline                          |
 | this gateway was shut down and the request did not end in time             | cut_by_drain                      |
 | this gateway failed after the request had been dispatched: a fault of ours | gateway_lost                      |

@@ -34,15 +34,18 @@ class Splice:
         """From here on text goes through as it comes."""
         return not self._had and self._sent >= len(self._text) and not self._watched
 
-    def take(self, made: str, *, is_last: bool) -> str:
-        """What of it the client gets now. Raises BadEvent when it is not what the client has begun to read."""
+    def take(self, made: str, *, is_last: bool, ended_by: str = "") -> str:
+        """What of it the client gets now; `ended_by`: the stop string that the engine has found.
+
+        Raises BadEvent when it is not what the client has begun to read.
+        """
         made = self._beyond_what_it_had(made, is_last=is_last)
         if self.is_plain:
             return made
         if self._had:
             return ""
         self._text += made
-        return self._release(is_last=is_last)
+        return self._release(is_last=is_last, ended_by=ended_by)
 
     def _beyond_what_it_had(self, made: str, *, is_last: bool) -> str:
         had = self._had
@@ -53,9 +56,9 @@ class Splice:
         self._had = had[len(made) :]
         return made[len(had) :]
 
-    def _release(self, *, is_last: bool) -> str:
+    def _release(self, *, is_last: bool, ended_by: str) -> str:
         text, end = self._text, len(self._text)
-        found = self._find()
+        found = self._find(text if self._includes_stop else text + ended_by, ended_by)
         if found is not None:
             start, stop = found
             self.stop_reason, self._watched = stop, 0
@@ -73,14 +76,18 @@ class Splice:
             self._text, self._sent = "", 0
         return shown
 
-    def _find(self) -> tuple[int, str] | None:
-        """The stop string that begins in the watched text, ends after it, and ends first."""
-        best: tuple[int, int, str] | None = None
+    def _find(self, text: str, ended_by: str) -> tuple[int, str] | None:
+        """The stop string that begins in the watched text, ends after it, and ends first (as the engine has it, of two that
+        end there the first in the list); None also where that is the one which the engine has found."""
+        best_end, best = len(text) + 1, None
         for stop in self._stops:
-            at = self._text.find(stop, max(0, self._watched - len(stop) + 1), self._watched - 1 + len(stop))
-            if at >= 0 and (best is None or at + len(stop) < best[0]):
-                best = (at + len(stop), at, stop)
-        return None if best is None else best[1:]
+            if stop == ended_by and best_end > len(text):
+                best_end, best = len(text), None
+                continue
+            at = text.find(stop, max(0, self._watched - len(stop) + 1), self._watched - 1 + len(stop))
+            if at >= 0 and at + len(stop) < best_end:
+                best_end, best = at + len(stop), (at, stop)
+        return best
 
     def _begun(self) -> int | None:
         """Where in the watched text one of them may have begun and not ended."""

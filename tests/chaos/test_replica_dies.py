@@ -17,6 +17,7 @@ from tests.e2e.conftest import TINY
 from tests.e2e.installation import WEIGHTS, Installation, eventually
 
 NUM_STREAMS = 16
+NUM_SAMPLED = 4
 MAX_TOKENS = 600
 INTER_EVENT_S = 4.0
 ENGINE_ARGS = "--max-model-len 2048 --max-num-seqs 32"
@@ -54,7 +55,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         tiny = str(WEIGHTS / "tiny")
         installation.manage(
             "register_model", TINY, "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
-            "--max-in-flight", str(NUM_STREAMS),
+            "--max-in-flight", str(NUM_STREAMS + NUM_SAMPLED),
         )  # fmt: skip
         installation.manage("scale", TINY, "--replicas", "2")
         yield Service(installation, key)
@@ -129,6 +130,13 @@ def asks() -> list[Ask]:
     return made
 
 
+def sampled_asks() -> list[Ask]:
+    """Drawn at random, with stop strings: the engine holds text back, and would draw the rest of a token otherwise."""
+    stop = ["a text of some length that never comes"]
+    body = {"prompt": "🚆", "temperature": 1, "max_tokens": MAX_TOKENS, "ignore_eos": True, "stop": stop}
+    return [Ask("/v1/completions", body) for _ in range(NUM_SAMPLED)]
+
+
 def run_all(service: Service, asked: list[Ask]) -> list[threading.Thread]:
     threads = [threading.Thread(target=ask.run, args=(service,), daemon=True) for ask in asked]
     for thread in threads:
@@ -157,9 +165,9 @@ def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
 ) -> None:
     service.wait_for_two()
     before = len(service.installation.usage())
-    asked = asks()
-    threads = run_all(service, asked)
-    streamed = [ask for ask in asked if ask.is_streamed]
+    asked, sampled = asks(), sampled_asks()
+    threads = run_all(service, [*asked, *sampled])
+    streamed = [ask for ask in [*asked, *sampled] if ask.is_streamed]
     eventually(lambda: min(ask.num_events for ask in streamed) >= 10, within_s=30, every_s=0.01, what="all have begun")
     victim = next(iter(service.runs().values()))
     os.killpg(victim.session, number)
@@ -169,10 +177,12 @@ def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
     assert [ask.error for ask in asked] == [""] * NUM_STREAMS
     for ask, whole in zip(asked, undisturbed, strict=True):
         assert ask.outcome == whole.outcome, (ask.path, ask.body)
-    records = service.installation.wait_usage(before + NUM_STREAMS)[before:]
-    assert len(records) == NUM_STREAMS
+    for ask in sampled:
+        assert (ask.error, ask.finish_reason, ask.usage["completion_tokens"]) == ("", "length", MAX_TOKENS)
+    records = service.installation.wait_usage(before + NUM_STREAMS + NUM_SAMPLED)[before:]
+    assert len(records) == NUM_STREAMS + NUM_SAMPLED
     assert {record["end_state"] for record in records} == {"done"}
     made = sorted(record["completion_tokens"] for record in records)
-    assert made == sorted(ask.usage["completion_tokens"] for ask in undisturbed)
+    assert made == sorted(ask.usage["completion_tokens"] for ask in [*undisturbed, *sampled])
     resumed = sum(record["attempts"] > 1 for record in records)
     assert resumed >= NUM_STREAMS // 4, f"{resumed} went on at the other replica"

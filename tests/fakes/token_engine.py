@@ -168,9 +168,9 @@ def _split(text: str, size: int) -> list[bytes]:
 
 
 def _stop_in(text: str, old: int, stops: list[str]) -> tuple[int, str] | None:
-    """The stop string that ends first beyond `old` characters."""
+    """The stop string that ends first beyond `old` characters; of two that end there, the first in the list."""
     if len(text) == old:
         return None
     found = [(text.find(stop, max(0, old + 1 - len(stop))), stop) for stop in stops]
     ends = [(at + len(stop), at, stop) for at, stop in found if at >= 0]
-    return min(ends)[1:] if ends else None
+    return min(ends, key=lambda end: end[0])[1:] if ends else None

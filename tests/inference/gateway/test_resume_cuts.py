@@ -1,5 +1,6 @@
 """An answer whose replica dies is the one that was not disturbed, wherever it is cut."""
 
+import random
 from typing import Any
 
 import pytest
@@ -74,3 +75,22 @@ async def test_what_is_drawn_anew_follows_what_the_client_has_read(fields: dict[
         assert (number, cut + tail) == (number, end)
         assert TEXT.startswith(head)
     assert sum("|" in one.text for one in told) > 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_texts_stops_and_events_of_any_kind(seed: int) -> None:
+    rng = random.Random(seed)
+    letters = 'ab \n"\\é日🙂👩\u200dx'
+    text = "".join(rng.choices(letters[: rng.choice([3, len(letters)])], k=rng.randint(10, 40))) + "."
+    starts = [rng.randrange(len(text)) for _ in range(rng.randint(0, 3))]
+    fields: dict[str, Any] = {"stop": [text[start : start + rng.randint(1, 6)] for start in starts]} if starts else {}
+    fields |= rng.choice([{}, {"include_stop_str_in_output": True}, {"min_tokens": rng.randint(0, 20)}])
+    fields |= rng.choice([{}, {"max_tokens": rng.randint(1, 40)}])
+    engine = TokenEngine(
+        text, token_bytes=rng.randint(1, 5), tokens_an_event=rng.randint(1, 3), can_detokenise=rng.random() < 0.7
+    )
+    limit = min(len(engine.pieces()), fields.get("max_tokens", 1000))
+    cuts: list[tuple[int, ...]] = [(number,) for number in range(1, limit + 1)]
+    cuts += [(rng.randint(1, limit), rng.randint(0, 8)) for _ in range(10)]
+    path = rng.choice([CHAT, COMPLETIONS])
+    same(await cut_at(path, cuts, engine=engine, stream=rng.random() < 0.8, **fields), stop=fields.get("stop", ()))

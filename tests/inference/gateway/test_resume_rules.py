@@ -12,7 +12,9 @@ from inference.policy.brain_tunables import BrainTunables, ParkingTunables
 from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway, until
 from tests.fakes.replica import ScriptedReplica, refused
 from tests.fakes.token_engine import FIRST_ID, PROMPT_IDS, TokenEngine, dying
-from tests.inference.gateway.resumed_answers import CHAT, COMPLETIONS, TEXT, body_for, read, three_replicas
+from tests.inference.gateway.resumed_answers import CHAT, COMPLETIONS, TEXT, body_for, read, read_chunks, three_replicas
+from tests.inference.gateway.test_websocket import answer as messages_of
+from tests.inference.gateway.test_websocket import send, socket_to
 
 
 def resumes(gateway: GatewayUnderTest, exact: str = "yes") -> float:
@@ -205,6 +207,15 @@ async def test_running_figures_go_on_too() -> None:
     figures = [chunk["usage"]["completion_tokens"] for chunk in told.chunks]
     assert figures == sorted(figures) and figures[-1] == figures[-2]
     assert {chunk["usage"]["prompt_tokens"] for chunk in told.chunks} == {3}
+
+
+async def test_an_answer_on_a_websocket_goes_on_too() -> None:
+    async with three_replicas(TokenEngine(TEXT)) as gateway:
+        async with socket_to(gateway, headers=gateway.auth) as socket:
+            await send(socket, {"request": body_for(CHAT, stream=True, user=dying(9, 7), stop=["nichts davon"])})
+            told = read_chunks((await messages_of(socket))[:-1])
+        assert (told.text, told.finish_reason) == (TEXT, "stop")
+        assert (await gateway.only_record()).attempts == 3
 
 
 # -- parking
