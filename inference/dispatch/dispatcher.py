@@ -51,7 +51,7 @@ class Grant:
     def __init__(self, dispatcher: "Dispatcher", decision: Granted, replica: ReplicaEntry) -> None:
         self.decision, self.replica = decision, replica
         self.queue_ms = round(decision.waited_s * 1000)
-        self.on_park: Callable[[], None] | None = None
+        self.on_park: Callable[[], object] | None = None
         """Called when a more urgent request needs the slot; answered by `parked`, or by the end if that is near."""
         self.num_tokens: Callable[[], int] | None = None
         """Made so far, over all attempts of the request; asked four times a second."""

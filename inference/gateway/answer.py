@@ -7,9 +7,13 @@ None, and raises when the engine reports an error or sends what is no chunk.
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from inference.gateway.continuation import Continuation
+    from inference.gateway.splice import Splice
 
 Chunk = dict[str, Any]
 Piece = Chunk | bytes
@@ -17,6 +21,7 @@ Piece = Chunk | bytes
 MAX_TOKENS = 2**31 - 1
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 MAX_TOOL_CALLS = 1024
+_NO_MOLD = ("choices", "usage", "prompt_token_ids", "prompt_text")
 
 
 class BadEvent(Exception):
@@ -165,6 +170,34 @@ def _has_text(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text") or (isinstance(delta, dict) and delta.get("content")))
 
 
+def _hide_ids(chunk: Chunk, choice: dict[str, Any]) -> object:
+    """Take token ids out of a chunk whose client did not ask for them; returns the prompt's, if it has them."""
+    prompt_ids = None
+    for holder in (chunk, choice):
+        prompt_ids = prompt_ids or holder.get("prompt_token_ids")
+        for name in ("token_ids", "prompt_token_ids"):
+            if name in holder:
+                holder[name] = None
+    return prompt_ids
+
+
+def _ended_by(choice: dict[str, Any]) -> str:
+    """The stop string that has ended it, if one has."""
+    reason = choice.get("stop_reason")
+    return reason if isinstance(reason, str) else ""
+
+
+def _figures(usage: Usage) -> Chunk:
+    """As an engine writes them."""
+    total = usage.prompt_tokens + usage.completion_tokens
+    figures: Chunk = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": total,
+    }
+    return {**figures, "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}} if usage.cached_tokens else figures
+
+
 class AnswerReader:
     """State of one attempt's answer.
 
@@ -181,8 +214,16 @@ class AnswerReader:
         wants_running_usage: bool = False,
         num_choices: int = 1,
         max_completion_tokens: int = MAX_TOKENS,
+        continuation: "Continuation | None" = None,
+        splice: "Splice | None" = None,
+        before: Usage | None = None,
     ) -> None:
-        """`max_completion_tokens`: what was asked for, all choices together; more than that is not believed."""
+        """`max_completion_tokens`: what this attempt was asked for, all choices together; more than that is not believed.
+
+        `continuation`: keeps what another attempt would need; the token ids were asked for it, the client gets none.
+        `splice`, `before`: of an attempt that goes on from another one: how its text fits, and the usage until there.
+        """
+        self._continuation, self._splice, self._before = continuation, splice, before
         self._response_id, self._public_id = response_id, public_id
         self._wants_usage, self._wants_running_usage = wants_usage, wants_running_usage
         self._num_choices, self._max_completion_tokens = num_choices, max_completion_tokens
@@ -192,8 +233,10 @@ class AnswerReader:
         self._last: Chunk = {}
         self._num_unmetered = 0
         self._short_usage = b""  # of the first choice's latest event, where that was not decoded
-        self.has_output = False
+        self.has_output = splice is not None
         self.is_done = False
+        self.is_cut_short = False
+        """It ended here before the engine's answer did."""
 
     @property
     def is_finished(self) -> bool:
@@ -220,14 +263,54 @@ class AnswerReader:
         if not isinstance(choices, list) or not choices:
             if usage:
                 self._final_usage = usage
-                self._remember(chunk)
+                self._remember(chunk if self._splice is None else dict(self._splice.mold))
             return None  # usage alone, or a heartbeat
         for choice in choices:
             self._read_choice(choice, usage)
+        if self._continuation is not None:
+            if len(choices) > 1:
+                self._continuation.spoil()  # no engine says more than one thing at once of its only choice
+            followed = self._follow(self._continuation, chunk, choices[0])
+            if followed is None:
+                return None
+            chunk = followed
         self._remember(chunk)
         if self._wants_usage:
-            chunk["usage"] = usage if self._wants_running_usage else None
+            chunk["usage"] = self._running_figures(usage) if self._wants_running_usage else None
         return chunk
+
+    def _follow(self, continuation: "Continuation", chunk: Chunk, choice: dict[str, Any]) -> Chunk | None:
+        """Keep what another attempt would need; as the client gets it, or None where nothing is left. Raises BadEvent."""
+        ids = choice.get("token_ids")
+        prompt_ids = _hide_ids(chunk, choice)
+        delta, finish_reason = choice.get("delta"), choice.get("finish_reason")
+        if not continuation.mold:
+            continuation.mold = {name: value for name, value in chunk.items() if name not in _NO_MOLD}
+        if prompt_ids is not None:
+            continuation.begin(prompt_ids)
+        if delta is None:
+            made = choice.get("text") or ""
+        else:
+            made = delta.get("content") or ""
+            is_other = any(value for name, value in delta.items() if name not in ("content", "role"))
+            # An engine's parser that keeps a text to itself tells the ids with no content at all.
+            if is_other or (ids is not None and not finish_reason and delta.get("content") is None):
+                continuation.spoil()
+            if ids is None and not made and not finish_reason:
+                return chunk  # the role
+        shown = (
+            made if self._splice is None else self._splice.take(made, is_last=bool(finish_reason), ended_by=_ended_by(choice))
+        )
+        continuation.took(ids, len(made), shown)
+        if self._splice is not None:
+            chunk = self._splice.shape(choice, shown)
+            if self._splice.stop_reason is not None:
+                self._finish_reasons[0] = "stop"
+                self.is_done = self.is_cut_short = True
+                continuation.stopped(self._splice.num_unsent)
+                return chunk
+        is_silent = not shown and not finish_reason and not (delta and any(delta.values()))
+        return None if is_silent else chunk
 
     def _read_choice(self, choice: object, usage: object) -> None:
         choice = check_choice(choice, self._num_choices)
@@ -243,17 +326,31 @@ class AnswerReader:
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason
 
-    def took_tokens(self, num_events: int, usage: bytes) -> None:
+    def took_tokens(self, texts: list[bytes], ids: list[bytes], usage: bytes) -> None:
         """Token events of the only choice went the short way (event_template.py); `usage` is the latest one's, or empty."""
         if usage:
             self._short_usage = usage
         else:
-            self._num_unmetered += num_events
+            self._num_unmetered += len(texts)
+        if self._continuation is not None:
+            self._continuation.took_short(texts, ids)
 
     def as_shown(self, chunk: Chunk) -> Chunk | None:
-        """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on usage."""
-        if self._wants_running_usage:
+        """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on more than
+        its text."""
+        choice = chunk["choices"][0]
+        if self._wants_running_usage or self.is_done or (self._splice is not None and not self._splice.is_plain):
             return None
+        if self._continuation is not None:
+            if not (isinstance(choice.get("token_ids"), list) or self._continuation.is_spoiled):
+                return None
+            choice = dict(choice)
+            chunk = {**chunk, "choices": [choice]}
+            _hide_ids(chunk, choice)
+            if self._splice is not None:
+                chunk = self._splice.shape(choice, choice.get("text") or "")
+        elif choice.get("token_ids") is not None:
+            return None  # the client asked for them
         shown = {**chunk, "id": self._response_id, "model": self._public_id}
         shown.pop("usage", None)
         return {**shown, "usage": None} if self._wants_usage else shown
@@ -264,12 +361,13 @@ class AnswerReader:
         self._last = chunk
 
     def tokens_so_far(self) -> int:
-        """Completion tokens as the engine last said, or as counted; cheap, for progress reports."""
+        """Completion tokens of all attempts, as the engine last said, or as counted; cheap, for progress reports."""
+        before = self._before.completion_tokens if self._before is not None else 0
         if self._short_usage:
             found = _COMPLETION_TOKENS.search(self._short_usage)
-            return int(found[1]) if found else 0
-        running = [_count_of(usage) for usage in self._running.values()]
-        return sum(running) or self._num_unmetered
+            return before + (int(found[1]) if found else 0)
+        running = sum(_count_of(usage) for usage in self._running.values())
+        return before + (running or self._num_unmetered)
 
     def usage(self) -> Usage | None:
         """The final figures, or the last running ones (those of all choices together), or what was counted, or None.
@@ -278,12 +376,29 @@ class AnswerReader:
         """
         usage = self._engine_usage()
         if usage is None:
-            return None
-        return replace(
+            return self._before
+        usage = replace(
             usage,
             completion_tokens=min(usage.completion_tokens, self._max_completion_tokens),
             cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
         )
+        return usage if self._before is None else self._with_before(usage, self._before)
+
+    def _with_before(self, usage: Usage, before: Usage) -> Usage:
+        """Prompt and cached tokens as the first attempt had them; its output and this one's."""
+        made = usage.completion_tokens
+        if self.is_cut_short and self._continuation is not None:
+            made = min(made, self._continuation.num_tokens_stopped - before.completion_tokens)
+        return replace(
+            usage,
+            prompt_tokens=before.prompt_tokens,
+            cached_tokens=before.cached_tokens,
+            completion_tokens=before.completion_tokens + made,
+        )
+
+    def _running_figures(self, usage: object) -> object:
+        read = read_usage(usage) if usage and self._before is not None else None
+        return usage if read is None or self._before is None else _figures(self._with_before(read, self._before))
 
     def _engine_usage(self) -> Usage | None:
         final = read_usage(self._final_usage) if self._final_usage else None
@@ -310,8 +425,7 @@ class AnswerReader:
         written = [self._final_usage] if not usage.is_running else list(self._running.values())
         if len(written) == 1 and read_usage(written[0]) == usage:
             return written[0]
-        total = usage.prompt_tokens + usage.completion_tokens
-        return {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, "total_tokens": total}
+        return _figures(usage)
 
     def usage_chunk(self) -> Chunk | None:
         """The one usage frame, if the client asked and the engine gave figures: like the others, with no choices."""

@@ -65,6 +65,7 @@ come at any time.
 Send the key in the handshake's headers, or in the first message: `{"api_key": "...", "request": {...}}`; later messages
 are `{"request": {...}}` or, if the key came with the handshake, the bare body. `{"type": "cancel"}` ends the answer that runs.
 Each message back is the data of one event, the last of an answer is `[DONE]`; a cancel is answered by `{"type": "cancelled"}`;
+while a request waits, its place is told now and then: `{"type": "queued", "position": 3, "estimated_wait_s": 1.2}`;
 an error object is followed by a close with 4000 + its status. 4408: no request came in time; 1009: a message was too
 large; 1012: the gateway shuts down. One answer runs at a time. `request` is the body of `POST /v1/generate`.
 """

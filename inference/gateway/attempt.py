@@ -8,6 +8,7 @@ from inference.gateway.openai_errors import Refusal, engine_error_kind, engine_r
 from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
 from inference.gateway.relay import relay
 from inference.gateway.requests import GenerationRequest, upstream_body
+from inference.gateway.resume import Resumed
 from inference.gateway.state import ReplicaEntry
 from inference.gateway.upstream_connection import (
     ConnectFailed,
@@ -27,7 +28,7 @@ MAX_ERROR_BODY_BYTES = 1024 * 1024
 
 
 class AttemptFailed(Exception):
-    """The replica did not answer; another one may, as long as nothing was sent to the client."""
+    """The replica did not answer; another one may, or may go on (resume.py) where something was sent to the client."""
 
     def __init__(self, end_state: str, reason: str, refusal: Refusal, *, blames_replica: bool = False) -> None:
         super().__init__(reason)
@@ -42,20 +43,18 @@ class EngineRefused(Exception):
         self.refusal = refusal
 
 
-async def run_attempt(exchange: "Exchange", request: GenerationRequest, grant: Grant, number: int) -> None:
-    """Returns when the answer was handed over whole and the request is settled. Raises AttemptFailed, EngineRefused."""
+async def run_attempt(
+    exchange: "Exchange", request: GenerationRequest, grant: Grant, number: int, resumed: Resumed | None = None
+) -> None:
+    """Returns when the answer was handed over whole and the request is settled. Raises AttemptFailed, EngineRefused.
+
+    `resumed`: what the replica is asked instead, to go on from an attempt that has failed.
+    """
     replica = grant.replica
-    prefix = "chatcmpl-" if request.api == "chat" else "cmpl-"
-    reader = exchange.reader = AnswerReader(
-        response_id=prefix + exchange.request_id.removeprefix("req_"),
-        public_id=request.model,
-        wants_usage=request.wants_usage,
-        wants_running_usage=request.wants_running_usage,
-        num_choices=request.num_choices,
-        max_completion_tokens=request.num_choices * request.max_tokens,
-    )
+    asked = resumed.request if resumed else request
+    reader = exchange.reader = new_reader(exchange, request, resumed)
     try:
-        response = await _ask(exchange, request, grant, number)
+        response = await _ask(exchange, asked, grant, number)
         if response.status != 200:
             await _read_refusal(response, replica, request.model)
         if "text/event-stream" in response.headers.get("content-type", ""):
@@ -73,6 +72,21 @@ async def run_attempt(exchange: "Exchange", request: GenerationRequest, grant: G
         raise _connection_failure(error) from None
 
 
+def new_reader(exchange: "Exchange", request: GenerationRequest, resumed: Resumed | None) -> AnswerReader:
+    prefix = "chatcmpl-" if request.api == "chat" else "cmpl-"
+    return AnswerReader(
+        response_id=prefix + exchange.request_id.removeprefix("req_"),
+        public_id=request.model,
+        wants_usage=request.wants_usage,
+        wants_running_usage=request.wants_running_usage,
+        num_choices=request.num_choices,
+        max_completion_tokens=request.num_choices * (resumed.request if resumed else request).max_tokens,
+        continuation=exchange.continuation,
+        splice=resumed.splice if resumed else None,
+        before=resumed.before if resumed else None,
+    )
+
+
 async def _ask(exchange: "Exchange", request: GenerationRequest, grant: Grant, number: int) -> UpstreamResponse:
     pool, replica = exchange.parts.upstream, grant.replica
     body, asks_stream = upstream_body(
@@ -81,6 +95,7 @@ async def _ask(exchange: "Exchange", request: GenerationRequest, grant: Grant, n
         upstream_model=replica.upstream_model,
         cache_salt=exchange.principal.cache_salt,
         engine_priority=grant.decision.engine_priority,
+        asks_ids=exchange.continuation is not None,
     )
     headers = [("content-type", "application/json"), ("accept", "text/event-stream" if asks_stream else "application/json")]
     if replica.kind == "vllm":

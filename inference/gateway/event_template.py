@@ -30,7 +30,7 @@ MAX_LESSONS = 4
 
 @lru_cache(maxsize=256)
 def _pattern(tail: bytes) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches a text and what follows it; groups: the text, the usage object. `tail` is the same for many answers."""
+    """Matches a text and what follows it; groups: the text, the token ids, the usage object."""
     before, has_usage, after = tail.partition(b'"usage":')
     if has_usage:
         numbers = re.sub(rb"\d+", rb"\\d{1,9}", re.escape(after[:-1]))
@@ -39,11 +39,11 @@ def _pattern(tail: bytes) -> Callable[[bytes, int], re.Match[bytes] | None]:
 
 
 def _ids(tail: bytes) -> bytes:
-    """Escaped, with any token ids in the place of these. None there are none to expect."""
+    """Escaped, with any token ids in the place of these, as a group. Where there are none, none are expected."""
     head, found, rest = tail.partition(b'"token_ids":[')
     if not found:
-        return re.escape(tail)
-    return re.escape(head) + rb'"token_ids":\[[0-9, ]*\]' + re.escape(rest.partition(b"]")[2])
+        return re.escape(tail) + b"()"
+    return re.escape(head) + rb'"token_ids":\[([0-9, ]*)\]' + re.escape(rest.partition(b"]")[2])
 
 
 class EventTemplate:
@@ -131,37 +131,40 @@ class ShortWay:
 
     def take(self, data: bytes) -> bytes:
         """Hand on the token events that come first and fit; returns the rest."""
-        pieces, usage, at = self._fit(data, 0)
+        pieces, ids, usage, at = self._fit(data, 0)
         if not pieces or not self._write(b"".join(pieces)):
             return data
         self._on_output()
-        self._reader.took_tokens(len(pieces) // 3, usage)
+        self._reader.took_tokens(pieces[1::3], ids, usage)
         return data[at:]
 
     def shown(self, data: bytes, at: int) -> tuple[bytes, int]:
         """As the client is to be shown them, and where the rest begins."""
-        pieces, usage, at = self._fit(data, at)
+        pieces, ids, usage, at = self._fit(data, at)
         if pieces:
-            self._reader.took_tokens(len(pieces) // 3, usage)
+            self._reader.took_tokens(pieces[1::3], ids, usage)
         return b"".join(pieces), at
 
-    def _fit(self, data: bytes, at: int) -> tuple[list[bytes], bytes, int]:
+    def _fit(self, data: bytes, at: int) -> tuple[list[bytes], list[bytes], bytes, int]:
+        """Three pieces an event (its text is the second), the ids of each, the last usage, and where the rest begins."""
         pieces: list[bytes] = []
+        ids: list[bytes] = []
         usage = b""
         template = self._template
         if template is None or not self._splitter.is_between_events:
-            return pieces, usage, at
+            return pieces, ids, usage, at
         head, match_rest = template.head, template.match
         while data.startswith(head, at):
             match = match_rest(data, at + len(head))
             if match is None:
                 break
-            text, usage = match.groups()
+            text, event_ids, usage = match.groups()
             if not text.isascii() and not _is_utf8(text):
                 break
             pieces += (template.shown_head, text, template.shown_tail)
+            ids.append(event_ids)
             at = match.end()
-        return pieces, usage, at
+        return pieces, ids, usage, at
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -1,6 +1,6 @@
 """One request from authentication to its usage record, whichever edge it came through.
 
-    parse -> open the record -> [queue] -> grant -> attempt (again elsewhere, while nothing was sent) -> settle -> last event
+    parse -> open the record -> [queue] -> grant -> attempt (again elsewhere, or on from where it was) -> settle -> last event
 
 record.py has the table of ends. At each of them, in this order: the record is settled, the engine's connection is
 aborted (unless its answer was whole), the grant is released, and only then is the last event sent.
@@ -18,7 +18,8 @@ from headway.errors import HeadwayError, Unavailable
 from headway.logs import access
 from inference.dispatch.dispatcher import Grant
 from inference.gateway.answer import AnswerReader
-from inference.gateway.attempt import AttemptFailed, EngineRefused, run_attempt
+from inference.gateway.attempt import AttemptFailed, EngineRefused, new_reader, run_attempt
+from inference.gateway.continuation import Continuation
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
@@ -28,13 +29,25 @@ from inference.gateway.record import (
     CLIENT_GONE_AFTER,
     CLIENT_GONE_BEFORE,
     CUT_BY_DRAIN,
+    DEADLINE,
     DONE,
+    ENGINE_ERROR,
     GATEWAY_LOST,
     REFUSED,
     Record,
 )
 from inference.gateway.relay import Output
 from inference.gateway.requests import GenerationRequest, shortened
+from inference.gateway.resume import (
+    Resumed,
+    best_cut,
+    can_resume,
+    can_take_over,
+    continuation_of,
+    ends_at_once,
+    is_exact,
+    resumed,
+)
 from inference.gateway.state import Principal
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
@@ -77,6 +90,10 @@ class Exchange:
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
+        # Of all attempts: what another one would go on from, if it can be gone on from at all.
+        self.continuation: Continuation | None = None
+        self._goes_on = self._is_parking = False
+        self._parked: Grant | None = None  # whose slot is to be given up for a new one
         self._grant: Grant | None = None
         self._rates: RateView | None = None
         self._price = TokenPrice()
@@ -176,23 +193,81 @@ class Exchange:
         record.pool, record.version = model.pool, model.version
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
+        await self._attempt_until_done(request)
+
+    async def _attempt_until_done(self, request: GenerationRequest) -> None:
         excluded: frozenset[str] = frozenset()
         last: AttemptFailed | None = None
         blocks = blocks_of(request.api, request.fields, self.principal.cache_salt)
-        for number in range(1, self.parts.tunables.max_attempts + 1):
+        num_failed = 0
+        while not (self._goes_on and await self._ended_at_once(request)):
             grant = await self._submit(request, blocks, excluded, last)
+            if self._goes_on and self.continuation is not None and not can_take_over(self.continuation, grant.replica):
+                grant.give_back(Ending.NEUTRAL)
+                excluded |= {grant.replica.id}
+                continue
             allowed = grant.decision.max_tokens // request.num_choices
-            if allowed < request.max_tokens:
+            if not self._goes_on and allowed < request.max_tokens:
                 request = shortened(request, allowed)
             try:
-                await run_attempt(self, request, grant, number)
+                await self._attempt(request, grant)
                 return
             except AttemptFailed as failure:
-                self._after_failure(failure, grant)
+                is_parked, self._is_parking = self._is_parking, False
+                self._after_failure(failure, grant, is_parked=is_parked)
+                if is_parked:
+                    continue
+                num_failed += 1
+                if num_failed >= self.parts.tunables.max_attempts:
+                    raise
                 last = failure
                 excluded |= {grant.replica.id}
-        assert last is not None, "at least one attempt is made"
-        raise last
+
+    async def _attempt(self, request: GenerationRequest, grant: Grant) -> None:
+        """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
+        record, replica = self.record, grant.replica
+        record.attempts += 1
+        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        if not self._goes_on:
+            self.continuation = continuation_of(request, replica)
+            await run_attempt(self, request, grant, record.attempts)
+            return
+        further = await self._cut_at(request, grant)
+        if further.is_over:
+            await self._end_at_once(request, further)
+            return
+        record.resumes += 1
+        record.is_resumed_exactly = record.is_resumed_exactly and is_exact(request)
+        self.parts.metrics.resumed(is_exact=record.is_resumed_exactly)
+        try:
+            await run_attempt(self, request, grant, record.attempts, further)
+        except EngineRefused as error:
+            reason = f"it refuses to go on: {error.refusal.message}"
+            raise AttemptFailed(ENGINE_ERROR, reason, error.refusal) from None
+
+    async def _cut_at(self, request: GenerationRequest, grant: Grant) -> Resumed:
+        continuation = self.continuation
+        assert continuation is not None
+        cut = continuation.cut()
+        assert cut is not None, "_may_go_on has asked"
+        cut = await best_cut(continuation, cut, self.parts.upstream, grant.replica)
+        return resumed(request, continuation, cut, self.reader.usage() if self.reader else None)
+
+    async def _ended_at_once(self, request: GenerationRequest) -> bool:
+        """Has the client got all the tokens that it may get? Then no replica is asked any more."""
+        continuation = self.continuation
+        cut = continuation.cut() if continuation is not None else None
+        if continuation is None or cut is None or cut.had or cut.num_tokens < request.max_tokens:
+            return False
+        await self._end_at_once(request, resumed(request, continuation, cut, self.reader.usage() if self.reader else None))
+        return True
+
+    async def _end_at_once(self, request: GenerationRequest, further: Resumed) -> None:
+        reader = self.reader = new_reader(self, request, further)
+        last = self.output.last([*ends_at_once(reader)], reader)
+        self.on_output()
+        self.done()
+        await self.output.send_last(last)
 
     def _set_terms(self, request: GenerationRequest) -> None:
         """The tier that its plan allows, and what tokens cost there."""
@@ -218,40 +293,75 @@ class Exchange:
             key=self.principal.key_id,
             tier=Tier[self.record.tier.upper()],
             prompt_tokens=request.prompt_tokens_bound,
-            max_tokens=request.max_tokens * request.num_choices,
+            max_tokens=request.max_tokens * request.num_choices - (self.num_tokens() if self._goes_on else 0),
             may_shorten=not request.names_limit,
             price=self._price,
             blocks=blocks,
             excluded=excluded,
+            can_park=can_resume(request),
         )
         asked_s = self.parts.clock.monotonic_s()
         self._grant = None
         try:
-            grant = self._grant = await self.parts.dispatcher.submit(ask, self.on_queued)
-        except Unavailable:
+            if self._parked is not None:
+                parked, self._parked = self._parked, None
+                grant = self._grant = await self.parts.dispatcher.resubmit_parked(parked, ask, self.on_queued)
+            else:
+                grant = self._grant = await self.parts.dispatcher.submit(ask, self.on_queued)
+        except Unavailable as error:
             if last is not None:
                 raise last from None
+            if self._goes_on:  # it was parked, and is no refusal any more
+                raise AttemptFailed(DEADLINE, f"parked for too long: {error.message}", refusal_of(error)) from None
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
-        grant.num_tokens = self.num_tokens
+        grant.num_tokens, grant.on_park = self.num_tokens, self.park
         self._rates = grant.decision.rates
-        record, replica = self.record, grant.replica
-        record.route_reason = grant.decision.reason.value
-        record.attempts += 1
-        record.queue_ms += grant.queue_ms
-        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        self.record.route_reason = grant.decision.reason.value
+        self.record.queue_ms += grant.queue_ms
         return grant
 
-    def _after_failure(self, failure: AttemptFailed, grant: Grant) -> None:
-        log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
-        self.parts.metrics.attempt_failed(failure.end_state)
-        self.trace.attempt_failed(failure.reason)
+    def _after_failure(self, failure: AttemptFailed, grant: Grant, *, is_parked: bool) -> None:
+        """Raises the failure where the answer can neither go on nor be begun anew."""
+        if not is_parked:
+            log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
+            self.parts.metrics.attempt_failed(failure.end_state)
+            self.trace.attempt_failed(failure.reason)
         if self.response is not None:
             self.response.abort()
-        grant.give_back(Ending.FAILED if failure.blames_replica else Ending.NEUTRAL, failure.reason)
+            self.response = None
+        if is_parked:
+            self._parked = grant
+        else:
+            grant.give_back(Ending.FAILED if failure.blames_replica else Ending.NEUTRAL, failure.reason)
+        self._goes_on = self._may_go_on()
+        if self._goes_on:
+            return
         if self.output.has_started:
             raise failure
+        self.continuation = None
         self.output.restart()
+
+    def _may_go_on(self) -> bool:
+        continuation = self.continuation
+        if continuation is None or not self.output.keeps or not continuation.can_go_on:
+            return False
+        return (self.output.has_started or continuation.delivered > 0) and continuation.cut() is not None
+
+    def park(self) -> bool:
+        """Take the answer from its engine and give its slot back; it goes on, or begins anew, after a new grant.
+
+        To be called on the loop, at any moment. False: nothing runs on an engine, or it could not go on elsewhere.
+        """
+        response = self.response
+        if response is None or response.is_complete or self._is_parking or self.record.is_settled:
+            return False
+        if self.output.has_started and not self._may_go_on():
+            return False
+        self._is_parking = True
+        self.record.parks += 1
+        response.abort()
+        return True
 
     # -- the ends
 
@@ -332,7 +442,7 @@ class Exchange:
     def _let_go(self) -> None:
         """The engine's work and its slot; again: nothing happens."""
         if self.response is not None:
-            if self.reader is not None and self.reader.is_done:
+            if self.reader is not None and self.reader.is_done and not self.reader.is_cut_short:
                 self.response.finish(self.parts.upstream.tunables.tail_s)
             else:
                 self.response.abort()

@@ -62,6 +62,12 @@ class Metrics:
         self._attempt_failures = Counter(
             "headway_attempt_failures", "Attempts on a replica that failed.", ["reason"], registry=registry
         )
+        self._resumes = Counter(
+            "headway_resumes",
+            "Answers that went on at another replica, or after they were parked; exact: as likely as if they had not.",
+            ["exact"],
+            registry=registry,
+        )
         self._tokens = Counter("headway_tokens", "Tokens of ended requests.", ["kind"], registry=registry)
         self._prompt_tokens = self._tokens.labels("prompt")
         self._cached_tokens = self._tokens.labels("cached")
@@ -112,6 +118,9 @@ class Metrics:
 
     def attempt_failed(self, reason: str) -> None:
         self._attempt_failures.labels(reason).inc()
+
+    def resumed(self, *, is_exact: bool) -> None:
+        self._resumes.labels("yes" if is_exact else "no").inc()
 
     def prompt_counted(self, how: str, took_s: float | None = None) -> None:
         """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, not_loaded,

@@ -91,7 +91,7 @@ ERRORS = {
     414: "The URL is too long.",
     415: "The body is encoded (`content-encoding`): send it plain.",
     417: "Only the expectation 100-continue is supported.",
-    429: "Too many requests are waiting: see `retry-after`.",
+    429: "A limit is reached, or too many requests wait: see `retry-after` and `error.detail`.",
     431: "The headers are too large or too many.",
     500: "A fault of ours.",
     502: "The engine failed before the answer began.",

@@ -76,6 +76,10 @@ class EventStreamOutput:
         self._responder = responder
         self.has_started = False
 
+    @property
+    def keeps(self) -> bool:
+        return self.has_started
+
     async def keep_alive(self) -> None:
         """The status is settled by this; another replica can still take over, since nothing of an answer was sent."""
         if not self._responder.has_started:
@@ -130,6 +134,7 @@ class JsonOutput:
     """Collects; nothing is sent before the answer is whole, so an attempt can always be made again."""
 
     takes_whole = True
+    keeps = True
 
     def __init__(self, responder: HttpResponder) -> None:
         self._responder = responder

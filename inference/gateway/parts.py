@@ -39,6 +39,7 @@ class StateLike(Protocol):
 
 class DispatcherLike(Protocol):
     async def submit(self, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
+    async def resubmit_parked(self, grant: Grant, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
     def settle(self, request_id: str, ending: Ending, usage: Usage) -> None: ...
     def report_progress(self) -> None: ...
 
@@ -81,7 +82,7 @@ class GatewayTunables:
     max_choices: int = USUAL_MAX_CHOICES
     """How many answers one request may ask for: its prompts times `n`. It takes one slot all the same."""
     max_attempts: int = 3
-    """How many replicas one request may be sent to, as long as nothing of an answer has reached its client."""
+    """How many replicas one request may fail on before its failure is told; parking does not count."""
     drain_s: float = 25.0
     """After SIGTERM: how long running requests may go on before they are cut."""
     socket_idle_s: float = 60.0

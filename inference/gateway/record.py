@@ -8,7 +8,8 @@
 |   reached us; for an answer the engine does not stream: before             |                                   |
 | the engine could not be reached, answered 5xx or an error object, or sent  | engine_error                      |
 |   what is no answer, and no other replica could take over                  |                                   |
-| the engine's connection ended before its answer was whole                  | engine_died                       |
+| the engine's connection ended before its answer was whole, and no other    | engine_died                       |
+|   replica could go on with it (resume.py)                                  |                                   |
 | the engine stayed silent past headers_s, inter_event_s or whole_answer_s   | deadline                          |
 | this gateway was shut down and the request did not end in time             | cut_by_drain                      |
 | this gateway failed after the request had been dispatched: a fault of ours | gateway_lost                      |
@@ -88,6 +89,12 @@ class Record:
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
         self.attempts = 0
+        self.resumes = 0
+        """How often it went on at another replica, or after it was parked, in the middle of its answer."""
+        self.parks = 0
+        """How often it was taken from its engine for a more urgent one."""
+        self.is_resumed_exactly = True
+        """Is what was made as likely as if that had not happened? Not with a seed."""
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
@@ -95,8 +102,6 @@ class Record:
         self.end_state = ""
         self.asked_tier = "standard"
         self.route_reason = ""
-        self.resumes = 0
-        self.is_resumed_exactly = True
         self.price_version = ""
         self.amount_micros: int | None = None
         self.overhead_ms: float | None = None

@@ -26,6 +26,10 @@ class Output(Protocol):
     def takes_whole(self) -> bool:
         """Can it hand on an answer that the engine did not stream?"""
 
+    @property
+    def keeps(self) -> bool:
+        """What it was given so far stays, for another attempt to go on from: it was sent, or is collected."""
+
     def restart(self) -> None:
         """Forget what was collected and not sent: another attempt begins."""
 
@@ -77,7 +81,7 @@ async def relay(
         if is_over and problem is None and not reader.is_finished:
             problem = UpstreamClosed("the answer ended without a finish reason", before_headers=False)
         if problem is not None:
-            if output.has_started and held:
+            if output.keeps and held:
                 await output.send_chunks(held)
             raise problem
         if is_over:

@@ -78,7 +78,7 @@ def build_request(
         num_choices=num_choices,
         max_tokens=max_tokens,
         names_limit=given.get("max_tokens") is not None or given.get("max_completion_tokens") is not None,
-        is_foldable=num_choices == 1 and not any(_is_set(given.get(name)) for name in UNFOLDABLE),
+        is_foldable=num_choices == 1 and not any(is_set(given.get(name)) for name in UNFOLDABLE),
         prompt_tokens_bound=body_bytes,
         fields={**fields, limit_name: max_tokens},
     )
@@ -95,7 +95,7 @@ def _api_of(route: str, sent: dict[str, Any]) -> Api:
     return "chat" if has_messages else "completions"
 
 
-def _is_set(value: object) -> bool:
+def is_set(value: object) -> bool:
     """Zero is: `logprobs: 0` asks for the log-probability of each token."""
     return value is not None and value is not False and value != []
 
@@ -124,10 +124,18 @@ def shortened(request: GenerationRequest, max_tokens: int) -> GenerationRequest:
 
 
 def upstream_body(
-    request: GenerationRequest, *, kind: str, upstream_model: str, cache_salt: str, engine_priority: int
+    request: GenerationRequest,
+    *,
+    kind: str,
+    upstream_model: str,
+    cache_salt: str,
+    engine_priority: int,
+    asks_ids: bool = False,
 ) -> tuple[bytes, bool]:
-    """The body for one replica, and whether it asks for a stream. An engine that schedules first come, first served
-    ignores the priority."""
+    """The body for one replica, and whether it asks for a stream. `asks_ids`: each event is to tell its token ids to us.
+
+    An engine that schedules first come, first served ignores the priority.
+    """
     asks_stream = request.is_streamed or request.is_foldable
     body: dict[str, Any] = {"model": upstream_model, **request.fields}
     if kind != "vllm":
@@ -141,4 +149,6 @@ def upstream_body(
     if kind == "vllm":
         body["cache_salt"] = cache_salt
         body["priority"] = engine_priority
+    if asks_ids:
+        body["return_token_ids"] = True
     return msgspec.json.encode(body), asks_stream

@@ -5,7 +5,8 @@ Client: the key in the Authorization header of the handshake, or in its first me
     {...}                     the bare body, where the socket is authenticated already
     {"type": "cancel"}        end the answer that runs
 Server: the data of each event as one text message, the last of an answer is `[DONE]`; `{"type": "cancelled"}` after a
-cancel, also when there was nothing left to cancel; an error object, followed by a close.
+cancel, also when there was nothing left to cancel; `{"type": "queued", "position": n, "estimated_wait_s": s}` now and then
+while the request waits for a replica; an error object, followed by a close.
 
 One answer runs at a time; requests may follow one another; the key is checked again for each. Answers are always
 streamed. Close codes: 4000 + the HTTP status of the error (4401 for a bad key), 4408 when no request came in time, 1009
@@ -53,6 +54,10 @@ class SocketOutput:
         self.has_started = False
         self.refusal: Refusal | None = None
         """What the answer ended with, if it was an error."""
+
+    @property
+    def keeps(self) -> bool:
+        return self.has_started
 
     def restart(self) -> None:
         pass

@@ -45,7 +45,7 @@ class ParkingTunables:
 class BatchCapTunables:
     interval_s: float = 2.0
     """Between two changes of one replica's cap: so long the measured latency takes to show the last one."""
-    aim_ratio: float = 0.96
+    aim_ratio: float = 0.94
     """Of the target, what it aims at: the chunks of others' prompts, which are not measured, come on top."""
     least_kept_ratio: float = 0.85
     """What is left of the cap at least when it shrinks, in proportion to how far the latency is over the aim."""

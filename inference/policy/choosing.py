@@ -40,16 +40,17 @@ class Chooser:
 
     def has_room(self, now_s: float) -> bool:
         """Somewhere, for someone: `choose` may still say None to one who has tried the replicas that have it."""
-        if self._fleet.well.num_with_room:
+        well = self._fleet.well
+        if well.num_with_room:
             return True
-        if not self._fleet.well.num_members:
+        if not well.num_members:
             return self._fleet.ejected.num_with_room > 0
-        return self._health.may_be_due and self._due_probe(frozenset(), now_s) is not None
+        return self._health.may_be_due() and self._due_probe(frozenset(), now_s) is not None
 
     def choose(self, ask: Ask, now_s: float) -> Choice | None:
         """None: no room on any that it may use. Changes nothing; `begin` does."""
         fleet, excluded = self._fleet, ask.excluded
-        if self._health.may_be_due:
+        if self._health.may_be_due():
             due = self._due_probe(excluded, now_s)
             if due is not None:
                 depth = self._prefix.depth_on(due.id, self.prompt(ask), len(ask.blocks))

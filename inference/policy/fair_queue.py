@@ -199,8 +199,8 @@ class FairQueue:
     def service(self, prompt_tokens: float, cached_tokens: float, completion_tokens: float) -> float:
         """In tokens read: what the engine's work for a request counts."""
         tunables = self._tunables
-        computed = prompt_tokens - cached_tokens
-        return (computed if computed > 0.0 else 0.0) + tunables.cached_weight * cached_tokens + tunables.output_weight * completion_tokens
+        computed = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0.0
+        return computed + tunables.cached_weight * cached_tokens + tunables.output_weight * completion_tokens
 
     def charge(self, entry: Entry, tokens: float) -> None:
         """Make it `tokens` that the entry's tenant is charged for it, in place of what it was."""

@@ -107,7 +107,6 @@ class Health:
         elif record.strikes:
             record.strikes = max(0.0, record.strikes - self.tunables.forgiven_per_success)
 
-    @property
     def may_be_due(self) -> bool:
         """Cheap: False when nobody is ejected."""
         return bool(self._cooling or self._due)

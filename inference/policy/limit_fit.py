@@ -64,9 +64,7 @@ def _affordable_tokens(ask: Ask, micros: int) -> int:
     return left_millionths // ask.price.output_micros if ask.price.output_micros > 0 else ask.max_tokens
 
 
-def find_hit(
-    amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float
-) -> LimitHit | None:
+def find_hit(amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float) -> LimitHit | None:
     """None: so much, for so much money, fits them all. Else the limit for which it must wait longest."""
     if _fits(amounts, micros, tenant, states):
         return None

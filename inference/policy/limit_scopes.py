@@ -189,15 +189,17 @@ class TenantState(ScopeState):
 def rate_view(states: Iterable[ScopeState], now_s: float) -> RateView:
     """Of several limits of requests the one with the least left; of token limits the one with the smallest part left."""
     requests = tokens = None
-    least, least_part = inf, inf
+    least_part = inf
     for state in states:
         total = state.log.total
         for kind, value, _ in state.rates:
-            left = max(0, value - total[kind])
+            left = value - total[kind]
+            if left < 0:
+                left = 0
             if kind == REQUESTS:
-                if left < least:
-                    least, requests = left, (state.log, kind, value, left)
-            elif left < least_part * value or tokens is None:
+                if requests is None or left < requests[3]:
+                    requests = (state.log, kind, value, left)
+            elif tokens is None or left < least_part * value:
                 least_part, tokens = left / value if value > 0 else 0.0, (state.log, kind, value, left)
     limit_requests, remaining_requests, reset_requests_s = _told(requests, now_s)
     limit_tokens, remaining_tokens, reset_tokens_s = _told(tokens, now_s)

@@ -219,7 +219,9 @@ class SlidingLog:
 
 def until_s(then_s: float, now_s: float) -> float:
     """The least wait, zero or more, for which `now_s + wait >= then_s` also after rounding."""
-    wait_s = max(0.0, then_s - now_s)
+    wait_s = then_s - now_s
+    if wait_s < 0.0:
+        return 0.0
     while now_s + wait_s < then_s:
         wait_s = nextafter(wait_s, inf)
     return wait_s

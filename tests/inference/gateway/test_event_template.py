@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.gateway.answer import AnswerReader, BadEvent, Piece
+from inference.gateway.continuation import Continuation, Cut
 from inference.gateway.event_template import ShortWay
 from inference.gateway.outputs import EventStreamOutput, HttpResponder
 from inference.gateway.relay import _take_all
@@ -29,8 +30,10 @@ def wire(chunk: object, **style: Any) -> bytes:
 class Way:
     """A reader with or without the short way; `feed` returns what the client would get."""
 
-    def __init__(self, *, is_short: bool, wants_usage: bool = False) -> None:
-        self.reader = AnswerReader(response_id="chatcmpl-ours", public_id="acme/m", wants_usage=wants_usage)
+    def __init__(self, *, is_short: bool, wants_usage: bool = False, continuation: Continuation | None = None) -> None:
+        self.reader = AnswerReader(
+            response_id="chatcmpl-ours", public_id="acme/m", wants_usage=wants_usage, continuation=continuation
+        )
         self.splitter = SseSplitter()
         self.written: list[bytes] = []
         self.can_write = True
@@ -198,3 +201,22 @@ def test_a_bad_event_after_the_short_way_is_still_a_bad_event() -> None:
     way.feed(wire(event("a")))
     with pytest.raises(BadEvent):
         way.feed(wire(event("b")) + b"data: {nonsense\n\n")
+
+
+def test_token_ids_of_the_short_way_are_kept_and_not_shown() -> None:
+    continuation = Continuation(held_back=0, version="v1")
+    continuation.begin([1])
+    way = Way(is_short=True, continuation=continuation)
+    for number in range(1000, 1600):
+        way.feed(wire(event("é", ids=[number, number] if number % 2 else [number], usage=1), ensure_ascii=False))
+    assert len(way.written) == 599
+    assert b'token_ids":null' in way.written[0] and not any(b"10" in data for data in way.written[-300:])
+    assert continuation.cut() == Cut(898, had="é"), "the last of two tokens may have brought no text"
+    assert continuation.delivered == 600
+    assert list(continuation.output_ids[-3:]) == [1598, 1599, 1599]
+
+
+def test_ids_for_the_client_are_each_event_s_own() -> None:
+    way = Way(is_short=True)
+    shown = b"".join(way.feed(wire(event("x", ids=[number]))) for number in (5, 6, 7))
+    assert [b'"token_ids":[%d]' % number in shown for number in (5, 6, 7)] == [True] * 3

@@ -52,7 +52,7 @@ def test_it_changes_once_an_interval_and_not_at_all_between_the_ratios() -> None
     cap = BatchCap(TUNABLES, 100)
     first = cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=100, now_s=0.0)
     assert cap.measured(inter_token_s=0.2, target_s=0.1, in_flight=first, now_s=0.5) == first
-    assert cap.measured(inter_token_s=0.095, target_s=0.1, in_flight=first, now_s=5.0) == first
+    assert cap.measured(inter_token_s=0.09, target_s=0.1, in_flight=first, now_s=5.0) == first
 
 
 @pytest.mark.parametrize("target_s", [0.1, None])
@@ -63,7 +63,7 @@ def test_when_nothing_says_that_it_is_too_many_a_cap_that_is_reached_grows(targe
     assert cap.measured(inter_token_s=None, target_s=target_s, in_flight=first, now_s=6.0) > first
 
 
-@pytest.mark.parametrize(("inter_token_s", "expected"), [(0.100, 96), (0.104, 92), (0.110, 87), (0.120, 85), (9.0, 85)])
+@pytest.mark.parametrize(("inter_token_s", "expected"), [(0.096, 97), (0.100, 94), (0.104, 90), (0.120, 85), (9.0, 85)])
 def test_it_shrinks_in_proportion_down_to_a_bound(inter_token_s: float, expected: int) -> None:
     cap = BatchCap(TUNABLES, 100)
     assert cap.measured(inter_token_s=inter_token_s, target_s=0.1, in_flight=100, now_s=0.0) == expected
