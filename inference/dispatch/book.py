@@ -38,6 +38,10 @@ class Line:
     """When it began to wait."""
     reserved_s: float | None = None
     """When its reservation was heard of, which is a little later than it was made; None: nothing is reserved."""
+    said_s: float | None = None
+    """When a dispatcher was asked last; None: none was."""
+    is_heard: bool = False
+    """There was an answer."""
     replica: str = ""
     completion_tokens: int = 0
 
@@ -50,6 +54,8 @@ class _End:
     usage: Usage
     acknowledged_s: float | None
     """When the ledger was heard to have it; -inf: it cost nothing."""
+    is_void: bool = False
+    """It was refused after it had given up."""
 
 
 class Book:
@@ -59,6 +65,7 @@ class Book:
         self.lines: dict[str, Line] = {}
         self._ended: deque[_End] = deque()  # in the order of their numbers
         self._unacknowledged: dict[str, _End] = {}  # that cost something
+        self._unheard: dict[str, _End] = {}  # given up, and their answers are on their way
         self._num_ended = 0
 
     def asked(self, ask: Ask, now_s: float) -> Line:
@@ -68,7 +75,11 @@ class Book:
         line.latest, line.stage, line.asked_s, line.replica = ask, Stage.ASKING, now_s, ""
         return line
 
+    def said(self, request_id: str, now_s: float) -> None:
+        self.lines[request_id].said_s = now_s
+
     def queued(self, request_id: str, max_tokens: int, now_s: float) -> None:
+        self._unheard.pop(request_id, None)
         line = self.lines.get(request_id)
         if line is not None and line.stage in {Stage.ASKING, Stage.WAITING}:
             line.stage = Stage.WAITING
@@ -76,6 +87,7 @@ class Book:
 
     def granted(self, decision: Granted, now_s: float) -> Granted | None:
         """As it is to be used; None: it is not waited for."""
+        self._unheard.pop(decision.id, None)
         line = self.lines.get(decision.id)
         if line is None or line.stage in {Stage.AWAY, Stage.RUNNING}:
             return None
@@ -97,10 +109,14 @@ class Book:
             line.completion_tokens = completion_tokens
 
     def away(self, request_id: str) -> None:
-        """It will ask again, or has asked and gives it up; without a reservation nothing is known of it any more."""
+        """It will ask again or end. One that was asked for and gave up before there was an answer may have been reserved:
+        it counts as if it was, unless the answer still comes and is a refusal.
+        """
         line = self.lines.get(request_id)
         if line is not None:
             line.stage, line.replica = Stage.AWAY, ""
+            if line.reserved_s is None:
+                line.reserved_s = line.said_s
 
     def ended(self, request_id: str, usage: Usage, now_s: float) -> int:
         """The number of its end; 0 where nothing was reserved."""
@@ -111,6 +127,8 @@ class Book:
         bare = replace(line.ask, blocks=(), excluded=frozenset(), deadline_s=None)
         end = _End(self._num_ended, bare, line.reserved_s, usage, None if usage.amount_micros else -inf)
         self._ended.append(end)
+        if not line.is_heard:
+            self._unheard[request_id] = end
         if end.acknowledged_s is None:
             self._unacknowledged[request_id] = end
         self._forget_old(now_s)
@@ -119,8 +137,13 @@ class Book:
     def refused(self, request_id: str, now_s: float) -> None:
         """Nothing stays reserved of one that never ran; one that was parked has used what it made."""
         line = self.lines.get(request_id)
-        if line is None or not line.completion_tokens:
-            self.lines.pop(request_id, None)
+        if line is None:
+            end = self._unheard.pop(request_id, None)
+            if end is not None:
+                end.is_void = True
+            return
+        if not line.completion_tokens:
+            del self.lines[request_id]
             return
         prompt, made = line.ask.prompt_tokens, line.completion_tokens
         micros = line.ask.price.amount_micros(prompt_tokens=prompt, cached_tokens=0, completion_tokens=made)
@@ -136,9 +159,10 @@ class Book:
 
     def announce(self, settled_through: int, now_s: float) -> Iterator[Said]:
         """All that is held; what has ended, from the number after `settled_through`."""
+        self._unheard.clear()  # those answers will not come
         self._forget_old(now_s)
         for end in self._ended:
-            if end.number > settled_through:
+            if end.number > settled_through and not end.is_void:
                 is_in_row = end.acknowledged_s is not None and now_s - end.acknowledged_s > ROW_SEEN_WITHIN_S
                 yield Settled(end.number, end.ask, now_s - end.reserved_s, end.usage, is_in_row)
         for line in self.lines.values():
@@ -155,6 +179,7 @@ class Book:
                 yield Away(ask, age_s)
 
     def _reserved(self, line: Line, max_tokens: int, now_s: float) -> None:
+        line.is_heard = True
         if line.reserved_s is None:
             line.reserved_s = now_s
             if max_tokens != line.ask.max_tokens:

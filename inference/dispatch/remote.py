@@ -124,9 +124,11 @@ class RemoteLink:
 
     def submit(self, ask: Ask) -> None:
         self.start()
-        self.book.asked(ask, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self.book.asked(ask, now_s)
         if self._is_open and self._connection is not None:
-            self._connection.say(Submit(outgoing(ask, self._clock.monotonic_s())))
+            self.book.said(ask.id, now_s)
+            self._connection.say(Submit(outgoing(ask, now_s)))
         elif len(self._held) >= self._tunables.max_waiting:
             self._refuse(ask.id)
         else:
@@ -222,6 +224,7 @@ class RemoteLink:
         for request_id in asking:
             line = self.book.lines.get(request_id)
             if line is not None and line.stage is Stage.ASKING:
+                self.book.said(request_id, now_s)
                 connection.say(Submit(outgoing(line.latest, now_s)))
 
     def lost(self, connection: "_Connection") -> None:

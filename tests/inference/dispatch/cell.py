@@ -108,7 +108,10 @@ class Cell:
         """What must be the same after a takeover."""
         self.host.brain.check_invariants(self.host.now_s())
         seen = self.server.observe()
-        return {name: seen[name] for name in ("in_flight", "queued", "away", "leaked_slots", "overcommitted", "limits")}
+        counted = {name: seen[name] for name in ("in_flight", "queued", "away", "leaked_slots", "overcommitted")}
+        limits = {name: value for name, value in seen["limits"].items() if name not in {"in_use", "overruns"}}
+        uses = {use["kind"]: (use["used"], use["reserved"]) for use in seen["limits"]["in_use"]}
+        return counted | {f"limits.{name}": value for name, value in limits.items()} | uses
 
     async def close(self) -> None:
         for gateway in self.gateways:
