@@ -40,6 +40,8 @@ class Entry:
     late_at_s: float | None = None
     """From when on it would miss its tier's target; None: its tier has none, or nobody is parked for it."""
     line: "TenantLine | None" = None
+    ticket: int = 0
+    """How often it has joined a line: what is left there of an earlier time does not count."""
     account: "Account | None" = None
     """Who is charged."""
     charged: float = 0.0

@@ -9,6 +9,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from inference.policy.decisions import Tier
 from inference.policy.entry import Entry, LineClass
 
+Item = tuple[float, int, int, Entry]
+"""Arrival, number, ticket. No two of a heap are the same in these, so that entries are never compared."""
+
 
 @dataclass(slots=True, eq=False)
 class Account:
@@ -31,12 +34,12 @@ class KeyLine:
     key: str
     is_blocked: bool = False
     size: int = 0
-    heap: list[tuple[float, int, Entry]] = field(default_factory=list)
+    heap: list[Item] = field(default_factory=list)
 
-    def first(self, line: "TenantLine") -> tuple[float, int, Entry] | None:
+    def first(self, line: "TenantLine") -> Item | None:
         heap = self.heap
         while heap:
-            if heap[0][2].line is line:
+            if heap[0][3].line is line and heap[0][3].ticket == heap[0][2]:
                 return heap[0]
             heappop(heap)
         return None
@@ -44,7 +47,7 @@ class KeyLine:
     def compact(self, line: "TenantLine") -> None:
         """Those who left from the middle are let go when they are the most: their asks would be kept in memory."""
         if len(self.heap) > 2 * self.size + 16:
-            self.heap = [item for item in self.heap if item[2].line is line]
+            self.heap = [item for item in self.heap if item[3].line is line and item[3].ticket == item[2]]
             heapify(self.heap)
 
 
@@ -64,12 +67,13 @@ class TenantLine:
 
     def add(self, entry: Entry, *, is_key_blocked: bool) -> None:
         entry.line = self
+        entry.ticket += 1
         self.size += 1
         key_line = self.keys.get(entry.ask.key)
         if key_line is None:
             key_line = self.keys[entry.ask.key] = KeyLine(entry.ask.key, is_key_blocked)
         first = key_line.first(self)
-        item = (entry.arrival_s, entry.number, entry)
+        item = (entry.arrival_s, entry.number, entry.ticket, entry)
         heappush(key_line.heap, item)
         key_line.size += 1
         if not key_line.is_blocked and (first is None or item[:2] < first[:2]):
@@ -97,7 +101,7 @@ class TenantLine:
             elif first[1] != number or first[0] != arrival_s:
                 heapreplace(heads, (first[0], first[1], key_line))
             else:
-                return first[2]
+                return first[3]
         return None
 
     def block_key(self, key: str) -> None:
@@ -114,5 +118,5 @@ class TenantLine:
 
     def in_order(self) -> list[Entry]:
         """All that wait, blocked or not, by arrival. O(n log n)."""
-        items = [item for key_line in self.keys.values() for item in key_line.heap if item[2].line is self]
-        return [item[2] for item in sorted(items, key=lambda item: item[:2])]
+        items = [item for key_line in self.keys.values() for item in key_line.heap]
+        return [entry for _, _, ticket, entry in sorted(items) if entry.line is self and entry.ticket == ticket]

@@ -264,6 +264,17 @@ class TestInsideATenant:
         assert line.next(barred={(tried, False)}) is None
         assert line.next() is waiting[0]
 
+    def test_who_leaves_from_the_middle_and_comes_back_stands_there_once(self) -> None:
+        """As one whose attempt failed does: the heap still holds what it was when it first waited."""
+        line = Line()
+        first, second, third = (line.add("a") for _ in range(3))
+        for _ in range(3):
+            line.queue.remove(second)
+            line.queue.add(second, 0.0)
+            line.check()
+        assert [entry.id for entry in line.queue.entries()] == [first.id, second.id, third.id]
+        assert [line.next() for _ in range(4)] == [first, second, third, None]
+
     def test_who_leaves_from_the_middle_leaves_no_gap_and_is_not_kept_in_memory(self) -> None:
         line = Line()
         entries = [line.add("acme") for _ in range(500)]
