@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["inference.gateway"]):
 from tests.fuzz.values import grown
 
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/generate")
-ADDED = ("model", "stream", "stream_options", "cache_salt")
+ADDED = ("priority", "model", "stream", "stream_options", "cache_salt")
 
 
 NAMES = [
