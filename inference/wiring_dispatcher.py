@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import uvloop
 from django.conf import settings
+from django.db import InterfaceError, OperationalError, connection
 from prometheus_client import start_http_server
 
 from headway import env
@@ -33,6 +34,7 @@ from inference.gateway.metrics import Metrics
 from inference.gateway.state import ControlState
 from inference.gateway.worker_link import WorkerLink
 from inference.services.feed_progress import DISPATCHER_PREFIX
+from inference.services.lease import current_lease
 
 log = structlog.get_logger(__name__)
 
@@ -145,6 +147,26 @@ def look_at_dispatcher(row_address: str) -> dict[str, Any] | None:
         if address is not None and (address.path is not None or chosen.secret):
             seen = seen or asyncio.run(look_at(address, secret=chosen.secret))
     return seen
+
+
+def dispatcher_secret() -> str:
+    return DispatcherSettings.from_env().secret
+
+
+def find_dispatcher() -> Address | None:
+    """The socket of this machine's, else what the lease row says; None: neither, or the database is away."""
+    local = local_address()
+    if local.path is not None and local.path.exists():
+        return local
+    try:
+        lease = current_lease()
+    except (OperationalError, InterfaceError):
+        return None
+    finally:
+        connection.close()
+    if lease is None or not lease.address or lease.address.startswith("unix:"):
+        return None
+    return parse_address(lease.address) if dispatcher_secret() else None
 
 
 # The process

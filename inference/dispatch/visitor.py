@@ -1,8 +1,8 @@
-"""Connections to a dispatcher that ask for nothing: a standby waits for its end, an observer looks."""
+"""Connections to a dispatcher that ask for no grant: a standby waits for its end, an observer looks, an agent tells."""
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inference.dispatch.address import Address
@@ -13,6 +13,7 @@ from inference.dispatch.wire import (
     Hello,
     Observe,
     Observed,
+    ReplicaState,
     Role,
     Told,
     ToldMessage,
@@ -21,6 +22,7 @@ from inference.dispatch.wire import (
     WireError,
     prove,
 )
+from inference.policy.decisions import StateFrame
 
 
 class _Visit(FrameConnection):
@@ -101,3 +103,27 @@ async def look_at(address: Address, *, secret: str = "", timeout_s: float = 2.0)
     finally:
         visit.close()
     return {"sequence": seen.sequence, **seen.snapshot}
+
+
+async def push_states(
+    address: Address,
+    frames: Callable[[], Mapping[str, StateFrame] | None],
+    *,
+    every_s: float,
+    secret: str = "",
+    connect_s: float = 2.0,
+) -> None:
+    """Tell `frames()` (by replica) again and again; returns when that is None, or the dispatcher has gone or was not there."""
+    visit = await _visit(address, Role.AGENT, secret, connect_s)
+    if visit is None:
+        return
+    try:
+        while not visit.ended.done():
+            states = frames()
+            if states is None:
+                return
+            for replica, frame in states.items():
+                visit.say(ReplicaState(replica, frame))
+            await asyncio.wait([visit.ended], timeout=every_s)
+    finally:
+        visit.close()

@@ -5,6 +5,7 @@ import threading
 import structlog
 
 from headway.clock import Clock
+from inference.engines.vllm import EngineLoad
 from inference.models import ReplicaState
 from inference.node.adoption import kill_leftovers, why_not_adopt
 from inference.node.engine_log import rotate
@@ -86,6 +87,11 @@ class Agent:
         self._remember()
         if self._is_due("rotate", ROTATE_EVERY_S, now_s):
             self._rotate_logs()
+
+    def loads(self) -> dict[str, EngineLoad]:
+        """The last scrape of each ready engine; from any thread."""
+        watched = [(run.id, run.watchdog) for run in list(self.runs.values()) if run.state == ReplicaState.READY]
+        return {replica: watchdog.load for replica, watchdog in watched if watchdog is not None and watchdog.load is not None}
 
     def _step(self, run: ReplicaRun, now_s: float) -> None:
         """One replica's fault must not leave the others without a watchdog."""

@@ -32,7 +32,7 @@ class NodeSettings:
     """HEADWAY_ENGINE_BACKOFF_RESET_S: ready for so long, and earlier failures are forgotten."""
     log_max_bytes: int = 16 * 2**20
     """HEADWAY_ENGINE_LOG_BYTES: an engine's log is rotated beyond it (two old ones are kept)."""
-    scrape_every_s: float = 2.0
+    scrape_every_s: float = 0.5
     """HEADWAY_ENGINE_SCRAPE_S: how often an engine's metrics are read."""
 
 
@@ -60,5 +60,5 @@ def node_settings() -> NodeSettings:
         backoff_ceiling_s=env.seconds("HEADWAY_ENGINE_BACKOFF_MAX_S", 60.0, at_least=0.1),
         backoff_reset_s=env.seconds("HEADWAY_ENGINE_BACKOFF_RESET_S", 300.0),
         log_max_bytes=env.whole("HEADWAY_ENGINE_LOG_BYTES", 16 * 2**20, at_least=2**16),
-        scrape_every_s=env.seconds("HEADWAY_ENGINE_SCRAPE_S", 2.0, at_least=0.1),
+        scrape_every_s=env.seconds("HEADWAY_ENGINE_SCRAPE_S", 0.5, at_least=0.1),
     )

@@ -10,7 +10,9 @@ from headway.command import HeadwayCommand
 from inference.node.agent import Agent
 from inference.node.composition import Launchers, make_tools, tag_of
 from inference.node.node_settings import node_settings
+from inference.node.state_push import StatePush
 from inference.services.feed_progress import wait_for_acknowledgement
+from inference.wiring_dispatcher import dispatcher_secret, find_dispatcher
 
 
 class Command(HeadwayCommand):
@@ -32,7 +34,10 @@ class Command(HeadwayCommand):
             try:
                 agent = Agent(tools)
                 agent.start()
+                push = StatePush(agent.loads, find_dispatcher, secret=dispatcher_secret())
+                push.start()
                 agent.run(stop)
+                push.stop()
             finally:
                 launchers.close()
 
