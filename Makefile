@@ -31,7 +31,7 @@ fmt:       ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-gateway: ## CPU per request and per token event, beside a bare relay
+bench-gateway: ## CPU per request and per token event, TTFT and memory, beside vllm-router, smg and LiteLLM (about 10 minutes)
 	@$(BOOTSTRAP) platform dev
 	@$(BIN)/python -m bench.gateway
 

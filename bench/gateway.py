@@ -9,6 +9,7 @@ in the same round. Ours runs with the whole product path on: keys, admission, jo
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -165,15 +166,20 @@ class Fleet:
 
 def report(gateways: list[Gateway], results: dict[tuple[str, str], list[Measured]]) -> None:
     for case in CASES:
-        medians = {gateway.name: Measured.median(results[case.label, gateway.name]) for gateway in gateways}
+        found = {
+            gateway.name: results[case.label, gateway.name] for gateway in gateways if (case.label, gateway.name) in results
+        }
+        medians = {name: Measured.median(runs) for name, runs in found.items()}
+        if "headway" not in medians:
+            continue
         print(f"\n{case.label} ({EVENTS} events each)\n")
         print("| gateway | CPU µs / request | CPU µs / event | ours / it | TTFT added p50 ms | p99 ms | PSS MB | errors |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        for name, found in medians.items():
-            ratio = medians["headway"].us_per_event / found.us_per_event
+        for name, median in medians.items():
+            ratio = medians["headway"].us_per_event / median.us_per_event
             print(
-                f"| {name} | {found.us_per_request:.0f} | {found.us_per_event:.1f} | {ratio:.2f} "
-                f"| {found.ttft_p50_ms:.1f} | {found.ttft_p99_ms:.1f} | {found.pss_mb:.0f} | {found.errors:.0f} |"
+                f"| {name} | {median.us_per_request:.0f} | {median.us_per_event:.1f} | {ratio:.2f} "
+                f"| {median.ttft_p50_ms:.1f} | {median.ttft_p99_ms:.1f} | {median.pss_mb:.0f} | {median.errors:.0f} |"
             )
 
 
@@ -190,13 +196,14 @@ def main() -> None:
         fleet = Fleet(folder, stack)
         fleet.engine()
         gateways = [fleet.ours(), *(() if options.no_rivals else fleet.rivals(options.only))]
-        for number in range(options.rounds):
-            for case in CASES:
-                for gateway in gateways:
+        try:
+            for number in range(options.rounds):
+                for case, gateway in itertools.product(CASES, gateways):
                     print(f"round {number + 1}: {case.label}, {gateway.name}", file=sys.stderr, flush=True)
                     found = measure(gateway, case, options.seconds, folder)
                     results.setdefault((case.label, gateway.name), []).append(found)
-        report(gateways, results)
+        finally:  # also what there is when it is ended early
+            report(gateways, results)
 
 
 if __name__ == "__main__":
