@@ -13,7 +13,8 @@ import django
 django.setup()
 import inference.wiring
 from django.core.cache import caches
-found = {name.partition(".")[0] for name in sys.modules} & {"redis", "valkey", "kombu", "celery", "django_redis", "channels_redis"}
+clients = {"redis", "valkey", "kombu", "celery", "django_redis", "channels_redis"}
+found = {name.partition(".")[0] for name in sys.modules} & clients
 print(sorted(found), len(caches.all(initialized_only=True)))
 """
 
