@@ -17,7 +17,7 @@ from inference.dispatch.share import Share
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
-from inference.policy.decisions import Ask, Decision, Ending, Queued, Refused, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
+from inference.policy.decisions import Ask, Decision, Ending, Refused, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
 from inference.policy.routing import Router, RoutingTunables
 
 log = structlog.get_logger(__name__)
@@ -226,8 +226,6 @@ class BrainHost:
             self._submit(ask)
 
     def _submit(self, ask: Ask) -> None:
-        if self._state.terms(ask.tenant).limits:
-            self._tell_months(ask.tenant)
         self.act(self.brain.submit(ask, self.now_s()))
 
     def wait_again(self, ask: Ask, *, waited_s: float) -> None:
@@ -307,7 +305,6 @@ class BrainHost:
             max_in_flight=self._share.of(replica.max_in_flight),
             epoch=replica.epoch,
             address=replica.url,
-            is_draining=replica.state == "draining",
         )
 
     def refresh_terms(self, tenants: Iterable[str]) -> None:
@@ -346,9 +343,9 @@ class BrainHost:
         assert self._loop is not None
         self._ticker = self._loop.call_later(self._tunables.positions_s, self._tick_regularly)
         now_s = self.now_s()
-        waiting: list[Decision] = [queued for queued in self.brain.positions(now_s) if isinstance(queued, Queued)]
+        waiting = self.brain.positions(now_s)
         if waiting:
-            self.act(waiting)
+            self.act([*waiting])
         if now_s >= self._next_months_s:
             self._next_months_s = now_s + self._tunables.months_s
             self.refresh_months([terms.tenant for terms in self._state.all_terms() if terms.limits])

@@ -242,8 +242,8 @@ class Exchange:
         try:
             await run_attempt(self, request, grant, record.attempts, further)
         except EngineRefused as error:
-            reason = f"it refuses to go on: {error.refusal.message}"
-            raise AttemptFailed(ENGINE_ERROR, reason, error.refusal) from None
+            # Not its message: that may quote the prompt, and the reason is logged.
+            raise AttemptFailed(ENGINE_ERROR, f"it refuses to go on: {error.refusal.status}", error.refusal) from None
 
     async def _cut_at(self, request: GenerationRequest, grant: Grant) -> Resumed:
         continuation = self.continuation

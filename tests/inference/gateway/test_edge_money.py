@@ -13,7 +13,7 @@ from inference.gateway.parts import GatewayTunables
 from inference.gateway.prompt_blocks import blocks_of
 from inference.gateway.state import Change
 from tenants.services.key_format import new_key
-from tests.fakes.gateway import ACME, GLOBEX, GatewayUnderTest, basic, key_changes, model_changes, running_gateway
+from tests.fakes.gateway import ACME, GLOBEX, GatewayUnderTest, basic, key_changes, model_changes, running_gateway, until
 from tests.fakes.replica import CLOSE, RESET, ScriptedReplica, chat_events, refused, streamed
 from tests.inference.dispatch.test_dispatcher import terms
 from tests.inference.gateway.test_edge_limits import PRICE
@@ -174,7 +174,7 @@ async def test_b116_what_a_killed_replica_had_not_begun_is_answered_elsewhere_an
         async with running_gateway([*model_changes("m", [first.url, second.url], max_in_flight=20), PRICED]) as gateway:
             calls = [asyncio.create_task(gateway.post(body=basic(stream=number % 2 == 0))) for number in range(20)]
             await first.wait_for_request()
-            await asyncio.sleep(0.2)
+            await until(lambda: len(gateway.journal.opened) == 20 and gateway.queued() == 0)
             go.set()
             assert {(await call).status_code for call in calls} == {200}
             assert len(gateway.journal.closed) == 20
