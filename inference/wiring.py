@@ -18,7 +18,6 @@ from headway import env
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import Dispatcher
-from inference.dispatch.share import Share
 from inference.gateway.drain import commit_durably
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
@@ -26,6 +25,7 @@ from inference.gateway.journal import Journal, JournalTunables
 from inference.gateway.listening import bind, bind_several, raise_file_limit, shown_address
 from inference.gateway.metrics import Metrics
 from inference.gateway.parts import GatewayParts, GatewayTunables
+from inference.gateway.place import Place
 from inference.gateway.processes import END_GRACE_S, Parent, ProcessTunables
 from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import BACKLOG, serve
@@ -76,15 +76,15 @@ def run_gateway(*, host: str, port: int, metrics_port: int) -> None:
     bound, metrics = bind(host, port), Metrics()
     if metrics_port:
         _serve_metrics(metrics.registry, host, metrics_port)
-    _run(bound, metrics, Share(), link=None, ready_within_s=FIRST_FEED_WAIT_S)
+    _run(bound, metrics, Place(), link=None, ready_within_s=FIRST_FEED_WAIT_S)
 
 
-def run_worker(*, share: Share, listening_fd: int, channel_fd: int, ready_within_s: float) -> None:
+def run_worker(*, place: Place, listening_fd: int, channel_fd: int, ready_within_s: float) -> None:
     """The same as one of several processes: the parent has the ports, and the link to it is `channel_fd`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent to a whole process group, it is for the parent
     bound, metrics = socket.socket(fileno=listening_fd), Metrics()
     link = WorkerLink(socket.socket(fileno=channel_fd), metrics.registry)
-    _run(bound, metrics, share, link=link, ready_within_s=ready_within_s)
+    _run(bound, metrics, place, link=link, ready_within_s=ready_within_s)
 
 
 def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes: int, command: list[str]) -> int:
@@ -127,11 +127,11 @@ def run_gateway_processes(*, host: str, port: int, metrics_port: int, processes:
     return parent.run()
 
 
-def _run(bound: socket.socket, metrics: Metrics, share: Share, *, link: WorkerLink | None, ready_within_s: float) -> None:
+def _run(bound: socket.socket, metrics: Metrics, place: Place, *, link: WorkerLink | None, ready_within_s: float) -> None:
     """The end goes the other way round: requests, journal, feed."""
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
-    gateway = build_gateway(metrics, share, is_worker=link is not None)
+    gateway = build_gateway(metrics, place, is_worker=link is not None)
     sweeper = ExternalSweeper(external_tunables_from_env(), gateway.parts.clock)
     gateway.tokenisers.start()
     gateway.feed.start()
@@ -160,14 +160,14 @@ def settle_garbage_collector() -> None:
     gc.set_threshold(20_000, 50, 100)
 
 
-def build_gateway(metrics: Metrics, share: Share, *, is_worker: bool = False) -> GatewayProcess:
+def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) -> GatewayProcess:
     """Everything but the sockets, from the settings; the journal's folder is taken, the feed is not started.
 
     One that is no worker hosts the brain, if nobody else of the installation does.
     """
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
     snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
-    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, share=share)
+    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, place=place)
     dispatcher, brain = (attach if is_worker else host_or_attach)(state, clock, name)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
 

@@ -13,7 +13,6 @@ import structlog
 
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
-from inference.dispatch.share import Share
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
@@ -107,7 +106,6 @@ class Session:
     def close(self) -> None:
         """The gateway has gone: what it held is free, and was used as far as it has told."""
         self.lose(self.ids)
-        self._host.closed(self)
 
     def lose(self, request_ids: Iterable[str]) -> None:
         for request_id in list(request_ids):
@@ -131,14 +129,12 @@ class BrainHost:
         brain: BrainTunables | None = None,
         routing: RoutingTunables | None = None,
         tunables: HostTunables | None = None,
-        share: Share | None = None,
     ) -> None:
         self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
         self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
-        self._state, self._clock, self._share = state, clock, share or Share()
+        self._state, self._clock = state, clock
         self._targets = self._tunables.targets or DEFAULT_TARGETS
         self._owners: dict[str, Session] = {}
-        self._sessions: set[Session] = set()
         self._models: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -164,9 +160,7 @@ class BrainHost:
             self._tick_regularly()
 
     def open(self, deliver: Deliver) -> Session:
-        session = Session(self, deliver)
-        self._sessions.add(session)
-        return session
+        return Session(self, deliver)
 
     def hold(self) -> None:
         """After a takeover: grant nothing until `let_go`, and remember who asks and waits."""
@@ -254,9 +248,6 @@ class BrainHost:
         session.ids.discard(request_id)
         self._owners.pop(request_id, None)
 
-    def closed(self, session: Session) -> None:
-        self._sessions.discard(session)
-
     def act(self, decisions: list[Decision]) -> None:
         """Hand decisions to those they are about, and see that time is looked at when it must be."""
         if self._is_closed:
@@ -302,7 +293,7 @@ class BrainHost:
     def _spec(self, replica: ReplicaEntry) -> ReplicaSpec:
         return ReplicaSpec(
             id=replica.id,
-            max_in_flight=self._share.of(replica.max_in_flight),
+            max_in_flight=replica.max_in_flight,
             epoch=replica.epoch,
             address=replica.url,
         )

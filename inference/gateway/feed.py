@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from headway import env
 from headway.clock import Clock
-from inference.dispatch.share import Share
+from inference.gateway.place import Place
 from inference.gateway.snapshot import Anchor, Snapshot, load_snapshot, save_snapshot
 from inference.gateway.state import Change, ControlState
 from inference.models import ControlChange
@@ -67,10 +67,10 @@ class Feed:
         snapshot_path: Path,
         tunables: FeedTunables,
         clock: Clock,
-        share: Share | None = None,
+        place: Place | None = None,
     ) -> None:
         self._state = state
-        self._share = share or Share()
+        self._place = place or Place()
         self._gateway = gateway
         self._path = snapshot_path
         self._tunables = tunables
@@ -214,8 +214,8 @@ class Feed:
             gateway=self._gateway,
             applied_change_id=applied,
             now=self._clock.now(),
-            process=self._share.index + 1,
-            processes=self._share.processes,
+            process=self._place.index + 1,
+            processes=self._place.processes,
         )
         self._acknowledged_id = applied
         self._next_heartbeat_s = now_s + self._tunables.heartbeat_s

@@ -35,13 +35,13 @@ class Command(HeadwayCommand):
         if processes < 1:
             raise InvalidInput("--processes must be at least 1")
         from inference import wiring  # not at import: `--help` and wrong arguments need none of it
-        from inference.dispatch.share import Share
+        from inference.gateway.place import Place
 
         if worker is not None:
             place, of, listening_fd, channel_fd, ready_s = worker.split("/")
-            share = Share(index=int(place), processes=int(of))
+            chosen = Place(index=int(place), processes=int(of))
             wiring.run_worker(
-                share=share, listening_fd=int(listening_fd), channel_fd=int(channel_fd), ready_within_s=float(ready_s)
+                place=chosen, listening_fd=int(listening_fd), channel_fd=int(channel_fd), ready_within_s=float(ready_s)
             )
         elif processes == 1:
             wiring.run_gateway(host=host, port=port, metrics_port=metrics_port)

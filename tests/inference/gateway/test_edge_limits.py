@@ -13,7 +13,7 @@ from inference.gateway.edge import EdgeTunables
 from inference.gateway.rate_headers import duration
 from inference.gateway.state import Change
 from tenants.services.key_format import new_key
-from tests.fakes.gateway import ACME, basic, key_changes, model_changes, running_gateway, until
+from tests.fakes.gateway import ACME, basic, key_changes, model_changes, running_gateway
 from tests.fakes.replica import ScriptedReplica, chat_events, streamed
 from tests.inference.dispatch.test_dispatcher import terms
 
@@ -144,15 +144,17 @@ async def test_who_waits_is_told_where_it_stands(replica: ScriptedReplica) -> No
     async with running_gateway(changes, edge=edge, hosting=hosting) as gateway:
         running = asyncio.create_task(gateway.post())
         await replica.wait_for_request()
-        waiting = asyncio.create_task(gateway.post(body=basic(stream=True)))
-        await until(lambda: gateway.queued() == 1)
-        await asyncio.sleep(0.6)
-        go.set()
-        answer = await waiting
-        await running
-    comments = re.findall(r"^: queued position=(\d+) estimated_wait_s=[\d.]+$", answer.text, re.MULTILINE)
-    assert comments and set(comments) == {"1"}
-    assert answer.text.endswith("data: [DONE]\n\n")
+        lines: list[str] = []
+        path = "/v1/chat/completions"
+        async with gateway.http.stream("POST", path, json=basic(stream=True), headers=gateway.auth) as answer:
+            async for line in answer.aiter_lines():
+                lines.append(line)
+                if line.startswith(": queued"):
+                    go.set()
+        assert (await running).status_code == 200
+    comments = [line for line in lines if line.startswith(":")]
+    assert comments and all(re.fullmatch(r": queued position=1 estimated_wait_s=[\d.]+", line) for line in comments)
+    assert "data: [DONE]" in lines
 
 
 # -- receipts

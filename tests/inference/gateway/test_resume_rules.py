@@ -177,7 +177,7 @@ async def test_attempts_are_bounded_and_the_last_failure_is_told() -> None:
         assert gateway.in_flight() == 0
 
 
-async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal() -> None:
+async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal(caplog: pytest.LogCaptureFixture) -> None:
     engine = TokenEngine(TEXT)
     async with (
         ScriptedReplica(default=engine.answer) as one,
@@ -188,6 +188,8 @@ async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal() -> N
         assert "error" in answer.text
         record = await gateway.only_record()
         assert (record.end_state, record.attempts, record.completion_tokens) == ("engine_error", 2, 9)
+    assert "it refuses to go on" in caplog.text
+    assert "prompt too long" not in caplog.text, "an engine's words may quote the prompt"
 
 
 async def test_b15_a_replica_that_hangs_is_left_for_another() -> None:
