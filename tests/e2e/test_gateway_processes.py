@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from inference.launchers.processes import all_processes
 from tests.e2e.installation import Installation
 from tests.fakes.replica import ScriptedReplica, SeenRequest, Step, answered, chat_answer, chat_events, streamed
 
@@ -35,8 +35,8 @@ class Fleet:
 
     def pids(self, kind: str = "--worker") -> set[int]:
         """Of the workers, or of the dispatchers (`--child`)."""
-        done = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.parent_pid)], capture_output=True, text=True)
-        return {int(line.split()[0]) for line in done.stdout.splitlines() if kind in line}
+        children = [stat.pid for stat in all_processes() if stat.parent_pid == self.parent_pid]
+        return {pid for pid in children if kind in command_of(pid)}
 
     async def manage(self, *arguments: str) -> str:
         """In a thread: the engine answers on this loop."""
@@ -77,6 +77,14 @@ class Fleet:
         async with httpx.AsyncClient() as client:
             text = (await client.get(f"http://127.0.0.1:{self.installation.metrics_port}/metrics")).text
         return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(start))
+
+
+def command_of(pid: int) -> list[str]:
+    """Its arguments, from /proc: `ps` cuts them at the COLUMNS of whoever runs us. Empty when it is gone."""
+    try:
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+    except OSError:
+        return []
 
 
 async def until(holds: Any, within_s: float) -> None:
@@ -253,6 +261,7 @@ async def test_b118_several_processes_share_one_brain_and_its_death_cuts_no_stre
 async def test_workers_whose_parent_is_killed_drain_and_end(fleet: Fleet) -> None:
     await fleet.start(2)
     workers = fleet.pids() | fleet.pids("--child")
+    assert len(workers) == 4
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True)) for _ in range(4)]
         await asyncio.sleep(0.5)

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.processes import is_running
 from inference.gateway import processes
 from inference.gateway.processes import Parent, ProcessTunables
 from inference.gateway.worker_metrics import SummedMetrics
@@ -83,11 +83,6 @@ def parent(folder: Path, *, count: int = 2, ready_s: float = 10.0) -> Iterator[R
         yield running
 
 
-def is_alive(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
-    return bool(state) and not state.startswith("Z")
-
-
 def test_all_places_are_filled_told_once_and_emptied_on_sigterm(tmp_path: Path) -> None:
     with parent(tmp_path, count=3) as running:
 
@@ -97,7 +92,7 @@ def test_all_places_are_filled_told_once_and_emptied_on_sigterm(tmp_path: Path) 
             assert running.parent.num_running == 3
 
         assert running.run(script) == 0
-        assert not any(is_alive(pid) for _, pid in running.started())
+        assert not any(is_running(pid) for _, pid in running.started())
         assert running.told == 1
 
 
@@ -108,9 +103,9 @@ def test_sighup_renews_one_place_after_the_other(tmp_path: Path) -> None:
             eventually(lambda: running.told == 1)
             old = [pid for _, pid in running.started()]
             running.signal(signal.SIGHUP)
-            eventually(lambda: len(running.started()) == 4 and not any(map(is_alive, old)))
+            eventually(lambda: len(running.started()) == 4 and not any(map(is_running, old)))
             assert [place for place, _ in running.started()[2:]] == [0, 1]
-            assert all(is_alive(pid) for _, pid in running.started()[2:])
+            assert all(is_running(pid) for _, pid in running.started()[2:])
 
         assert running.run(script) == 0
         assert running.parent.num_restarts == 0
@@ -126,8 +121,8 @@ def test_a_renewal_that_does_not_get_ready_is_given_up_and_the_old_ones_stay(tmp
             running.switch("never-ready")
             running.switch(fault)
             running.signal(signal.SIGHUP)
-            eventually(lambda: len(running.started()) == 3 and not is_alive(running.started()[2][1]), within_s=20)
-            assert all(map(is_alive, old))
+            eventually(lambda: len(running.started()) == 3 and not is_running(running.started()[2][1]), within_s=20)
+            assert all(map(is_running, old))
             assert len(running.started()) == 3
 
         assert running.run(script) == 0
@@ -173,4 +168,4 @@ def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path, monkeypatch: py
     with parent(tmp_path, count=1) as running:
         running.switch("stubborn")
         assert running.run(lambda: eventually(lambda: running.told == 1)) == 0
-        assert not is_alive(running.started()[0][1])
+        assert not is_running(running.started()[0][1])
