@@ -12,6 +12,7 @@ from inference.engines.environments import EngineKind
 from inference.engines.vllm import ServerSpec, process_environment, server_arguments
 from inference.launchers.base import Launcher, LaunchSpec, Running
 from inference.node.engine_log import last_words, size_of
+from inference.node.machine import number_format
 from inference.node.node_files import RunFile
 from inference.node.tools import Tools
 from inference.services.node import Desired
@@ -78,7 +79,7 @@ def launch(tools: Tools, desired: Desired, *, weights: Path, epoch: int) -> Engi
     """Start the engine. Raises LaunchFailed, InvalidInput (its arguments), ConfigurationError (its environment)."""
     environment = tools.find_environment(desired.engine_environment)
     socket = socket_of(tools, desired.replica_id)
-    spec = _server_spec(desired, environment.kind, weights=weights, socket=socket)
+    spec = _server_spec(tools, desired, environment.kind, weights=weights, socket=socket)
     arguments = server_arguments(spec, tools.settings.engine)
     log_file = tools.logs / f"{desired.replica_id}.log"
     run = RunFile(
@@ -110,13 +111,13 @@ def launch(tools: Tools, desired: Desired, *, weights: Path, epoch: int) -> Engi
     return EngineProcess(tools, run, launcher, log_file)
 
 
-def _server_spec(desired: Desired, kind: EngineKind, *, weights: Path, socket: Path) -> ServerSpec:
+def _server_spec(tools: Tools, desired: Desired, kind: EngineKind, *, weights: Path, socket: Path) -> ServerSpec:
     return ServerSpec(
         kind=kind,
         weights=weights,
         served_name=desired.served_name,
         socket=socket,
-        dtype=desired.dtype,
+        dtype=number_format(desired.dtype, tools.machine_kind(kind)),
         max_num_seqs=desired.max_in_flight,
         engine_args=tuple(desired.engine_args),
     )

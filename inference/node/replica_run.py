@@ -20,6 +20,7 @@ from inference.node.child import Cancelled, ChildFailed
 from inference.node.engine_process import EngineProcess, launch, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
+from inference.node.machine import number_format
 from inference.node.tools import Tools
 from inference.node.watchdog import Watchdog
 from inference.node.weight_files import Staged
@@ -291,11 +292,12 @@ class ReplicaRun:
 
     def _reference_key(self) -> ReferenceKey:
         kind = self.tools.find_environment(self.desired.engine_environment).kind
+        machine_kind = self.tools.machine_kind(kind)
         return ReferenceKey(
             version_id=self.desired.version_id,
             engine_environment=self.desired.engine_environment,
-            dtype=self.desired.dtype,
-            machine_kind=self.tools.machine_kind(kind),
+            dtype=number_format(self.desired.dtype, machine_kind),
+            machine_kind=machine_kind,
         )
 
     # When the world is not as this object left it.

@@ -101,7 +101,7 @@ def _demo_model() -> None:
             "max_tokens": 24,
         },
     ]
-    _managed(DEMO_MODEL, weights=DEMO_WEIGHTS, args=["--max-model-len", "2048", *TOOL_ARGS], dtype="bfloat16", golden=golden)
+    _managed(DEMO_MODEL, weights=DEMO_WEIGHTS, args=["--max-model-len", "2048", *TOOL_ARGS], dtype="auto", golden=golden)
 
 
 def _tiny_model(folder: Path, say: Callable[[str], None]) -> None:

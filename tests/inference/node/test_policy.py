@@ -10,7 +10,7 @@ from inference.engines.vllm import EngineLoad
 from inference.node.adoption import why_not_adopt
 from inference.node.backoff import Backoff
 from inference.node.golden import GoldenMismatch, check_answer, compare
-from inference.node.machine import cpu_kind
+from inference.node.machine import cpu_kind, number_format
 from inference.node.node_files import RunFile
 from inference.node.watchdog import Watchdog, WatchdogSettings
 from tests.inference.node.fakes import IDLE, desired
@@ -189,3 +189,9 @@ def test_a_cpu_is_known_by_its_widest_arithmetic() -> None:
     assert cpu_kind("flags : fpu sse avx2 avx512f avx512_bf16").endswith("-avx512_bf16")
     assert cpu_kind("flags : fpu sse avx2").endswith("-avx2")
     assert cpu_kind("").endswith("-plain")
+
+
+def test_auto_is_float32_on_a_cpu_that_cannot_do_bfloat16_and_a_stated_format_stays() -> None:
+    assert number_format("auto", "cpu-x86_64-avx2") == number_format("auto", "cpu-x86_64-avx512f") == "float32"
+    assert number_format("auto", "cpu-x86_64-avx512_bf16") == number_format("auto", "NVIDIA-H100-80GB-HBM3") == "auto"
+    assert number_format("bfloat16", "cpu-x86_64-avx2") == "bfloat16"
