@@ -1,6 +1,6 @@
 """HeadwayError
 ├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan
-├── Conflict ── TenantExists
+├── Conflict ── TenantExists, AlreadyMember
 └── TenantScopeMissing   our mistake: a query over tenants that names none
 """
 
@@ -33,3 +33,9 @@ class TenantExists(Conflict):
     """Choose another name; this one is taken."""
 
     code = "tenant_exists"
+
+
+class AlreadyMember(Conflict):
+    """Change the role instead; this person belongs to the tenant."""
+
+    code = "already_member"

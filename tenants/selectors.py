@@ -5,9 +5,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from tenants.models import Limit, LimitKind, Plan, Tenant
+from tenants.models import Limit, LimitKind, Membership, Plan, Tenant, User
 
 DEFAULT_PLAN = "default"
+
+
+def membership_of(user: User, tenant_name: str) -> Membership | None:
+    """None: no such tenant, or not a member of it; nobody is told which. What it allows is for `tenants.access` to say."""
+    if not user.is_authenticated or not user.is_active:
+        return None
+    rows = Membership.unscoped.select_related("tenant", "user", "tenant__plan")
+    found: Membership | None = rows.filter(user=user, tenant__name=tenant_name).first()
+    return found
+
+
+def tenants_of(user: User) -> list[Membership]:
+    """The memberships of a person, each with its tenant, by the tenant's name."""
+    if not user.is_authenticated or not user.is_active:
+        return []
+    return list(Membership.unscoped.select_related("tenant", "tenant__plan").filter(user=user).order_by("tenant__name"))
 
 
 @dataclass(frozen=True)
