@@ -1,9 +1,15 @@
 """Read the ledger, prices and months."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from statistics import median
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import TruncDay, TruncHour, TruncMinute
+from django.db.models.functions.datetime import TruncBase
 from django.utils import timezone
 
 from billing.models import MonthSpend, Price, UsageRecord
@@ -49,3 +55,176 @@ def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of a model's streamed answers."""
+
+    ttft_ms: float | None
+    tokens_per_s: float | None
+    requests: int
+
+
+_SPEED_SAMPLE = 2000
+
+
+def speeds_since(since: datetime) -> dict[str, Speed]:
+    """Medians by model over those of the newest 2,000 records that are whole answers and ended since then, in one query."""
+    rows = UsageRecord.objects.order_by("-id").values_list(
+        "model", "ttft_ms", "total_ms", "completion_tokens", "end_state", "ended_at"
+    )[:_SPEED_SAMPLE]
+    firsts: dict[str, list[int]] = {}
+    paces: dict[str, list[float]] = {}
+    for model, ttft_ms, total_ms, tokens, end_state, ended_at in rows:
+        if ttft_ms is None or end_state != "done" or ended_at < since:
+            continue
+        firsts.setdefault(model, []).append(ttft_ms)
+        if tokens > 1 and total_ms > ttft_ms:
+            paces.setdefault(model, []).append((tokens - 1) * 1000 / (total_ms - ttft_ms))
+    return {
+        model: Speed(
+            ttft_ms=median(values),
+            tokens_per_s=median(paces[model]) if model in paces else None,
+            requests=len(values),
+        )
+        for model, values in firsts.items()
+    }
+
+
+def list_prices() -> dict[str, Price]:
+    """What holds now for all tiers, by model, in one query."""
+    now = timezone.now()
+    rows = Price.objects.filter(tier="", effective_from__lte=now).order_by("effective_from", "version")
+    return {price.model: price for price in rows}
+
+
+def spent_by_key(tenant_id: UUID, month: str, key_ids: Sequence[str]) -> dict[str, int]:
+    """Micro-dollars of a month, by key."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id__in=key_ids, model="")
+    return dict(rows.values_list("key_id", "amount_micros"))
+
+
+# How records end, as pages group them.
+WENT_WELL = ("done",)
+LEFT = ("client_gone_before_first_token", "client_gone_after_first_token")
+
+
+@dataclass(frozen=True)
+class Totals:
+    requests: int
+    failed: int  # neither whole nor left by the client
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    amount_micros: int
+    p95_ttft_ms: int | None  # of the newest 1,000
+
+
+def totals_since(tenant_id: UUID, since: datetime) -> Totals:
+    """In two queries."""
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=since)
+    sums = rows.aggregate(
+        requests=Count("id"),
+        failed=Count("id", filter=~Q(end_state__in=(*WENT_WELL, *LEFT))),
+        input_tokens=Sum("prompt_tokens", default=0),
+        cached_tokens=Sum("cached_tokens", default=0),
+        output_tokens=Sum("completion_tokens", default=0),
+        amount_micros=Sum("amount_micros", default=0),
+    )
+    ttfts = sorted(rows.filter(ttft_ms__isnull=False).order_by("-ended_at").values_list("ttft_ms", flat=True)[:1000])
+    return Totals(**sums, p95_ttft_ms=ttfts[min(len(ttfts) - 1, int(len(ttfts) * 0.95))] if ttfts else None)
+
+
+def first_request_at(tenant_id: UUID, *, without_key: str = "") -> datetime | None:
+    """When the first record that came with another key than this one ended."""
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id).exclude(key_id=without_key).order_by("id")
+    found: datetime | None = rows.values_list("ended_at", flat=True).first()
+    return found
+
+
+def has_used_key(tenant_id: UUID, key_id: str) -> bool:
+    return UsageRecord.objects.filter(tenant_id=tenant_id, key_id=key_id).exists()
+
+
+def requests_of_tenant(tenant_id: UUID) -> QuerySet[UsageRecord]:
+    """For a page of the request log, which narrows and cuts it."""
+    return UsageRecord.objects.filter(tenant_id=tenant_id)
+
+
+def models_used(tenant_id: UUID) -> list[str]:
+    """Those it spent or could have spent something on, from its months (the ledger is too long to look through)."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id).exclude(model="")
+    return sorted(set(rows.values_list("model", flat=True)))
+
+
+_GROUP_FIELDS = {"": None, "model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
+_TRUNCATIONS: dict[str, type[TruncBase]] = {"minute": TruncMinute, "hour": TruncHour, "day": TruncDay}
+
+
+@dataclass(frozen=True)
+class UsageBucket:
+    starts_at: datetime
+    group: str
+    requests: int
+    errors: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    amount_micros: int
+    ttft_ms_sum: int
+    ttft_count: int
+
+
+def usage_buckets(
+    tenant_id: UUID,
+    *,
+    start: datetime,
+    end: datetime,
+    granularity: str,
+    zone: tzinfo,
+    group: str,
+    model: str = "",
+    key: str = "",
+) -> list[UsageBucket]:
+    """What ended from `start` on and before `end`, by bucket of the zone's clock and by group, in one query; oldest first."""
+    field = _GROUP_FIELDS[group]
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=start, ended_at__lt=end)
+    rows = rows.filter(model=model) if model else rows
+    rows = rows.filter(key_id=key) if key else rows
+    sums = (
+        rows.annotate(bucket=_TRUNCATIONS[granularity]("ended_at", tzinfo=zone))
+        .values("bucket", *([field] if field else []))
+        .annotate(
+            requests=Count("id"),
+            errors=Count("id", filter=~Q(end_state__in=(*WENT_WELL, *LEFT))),
+            input_tokens=Sum("prompt_tokens"),
+            cached=Sum("cached_tokens"),
+            output_tokens=Sum("completion_tokens"),
+            amount=Sum("amount_micros", default=0),
+            ttft_sum=Sum("ttft_ms", default=0),
+            ttft_count=Count("ttft_ms"),
+        )
+        .order_by("bucket")
+    )
+    return [
+        UsageBucket(
+            starts_at=row["bucket"],
+            group="" if field is None or row[field] is None else str(row[field]),
+            requests=row["requests"],
+            errors=row["errors"],
+            input_tokens=row["input_tokens"],
+            cached_tokens=row["cached"],
+            output_tokens=row["output_tokens"],
+            amount_micros=row["amount"],
+            ttft_ms_sum=row["ttft_sum"],
+            ttft_count=row["ttft_count"],
+        )
+        for row in sums
+    ]
+
+
+def newest_use(tenant_id: UUID) -> datetime | None:
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id).order_by("-ended_at")
+    found: datetime | None = rows.values_list("ended_at", flat=True).first()
+    return found

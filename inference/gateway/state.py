@@ -28,6 +28,7 @@ from inference.gateway.tenant_rows import (
 )
 from inference.policy.decisions import TenantTerms, TokenPrice
 from tenants.services.key_format import parse_key
+from tenants.services.tickets import PLAYGROUND_KEY_ID
 
 log = structlog.get_logger(__name__)
 
@@ -197,6 +198,19 @@ class ControlState:
             tenant_name=tenant.name,
             key_id=parsed.id,
             member_id=key.member_id,
+            cache_salt=tenant.cache_salt,
+        )
+
+    def member(self, tenant_id: str, member_id: int) -> Principal:
+        """Whom the site says sits before a page of ours: a member of the tenant, without a key. Raises KeyRefused."""
+        tenant = self._tables.tenants.get(tenant_id)
+        if tenant is None or not tenant.is_active:
+            raise KeyRefused("This organisation is suspended. Ask its owner or our support.")
+        return Principal(
+            tenant_id=tenant_id,
+            tenant_name=tenant.name,
+            key_id=PLAYGROUND_KEY_ID,
+            member_id=member_id,
             cache_salt=tenant.cache_salt,
         )
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from headway import env
 from headway.home import Home
+from headway.settings_site import *  # noqa: F403
+from headway.settings_site import PUBLIC_API_URL, SITE_APPS, content_security
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
@@ -30,6 +32,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     *DATA_PLANE_APPS,
+    *SITE_APPS,
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -38,8 +41,10 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "headway.content_security.ContentSecurityMiddleware",
     "headway.logs.RequestIdMiddleware",
 ]
 ROOT_URLCONF = "headway.urls"
@@ -53,6 +58,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "dashboard.context.site",
             ]
         },
     }
@@ -71,6 +77,7 @@ STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
+CONTENT_SECURITY_POLICY = content_security(PUBLIC_API_URL or f"http://{GATEWAY_HOST}:{GATEWAY_PORT}")
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True

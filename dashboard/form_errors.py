@@ -1,0 +1,13 @@
+"""A service's refusal as a form's error: beside the field it names, else above them all."""
+
+from typing import Any
+
+from django import forms
+
+from headway.errors import HeadwayError
+
+
+def tell(form: forms.Form, error: HeadwayError) -> None:
+    field: Any = error.param if error.param in form.fields else None
+    text = error.message[:1].upper() + error.message[1:]
+    form.add_error(field, text)
