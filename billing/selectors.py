@@ -1,12 +1,14 @@
 """Read the ledger, prices and months."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Max
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageRecord
+from billing.models import MonthSpend, Price, UsageQuarter, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -43,6 +45,26 @@ def spent_micros(tenant_id: UUID, month: str) -> int:
     """Of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
     return row.amount_micros if row else 0
+
+
+def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_id: str) -> int:
+    """Micro-dollars of a month, of the whole tenant, of a key (its id) or of a model (its public id)."""
+    named = {"tenant": ("", ""), "key": (scope_id, ""), "model": ("", scope_id)}
+    key_id, model = named[scope]
+    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id=key_id, model=model).first()
+    return row.amount_micros if row else 0
+
+
+def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
+    """Who spent something in any of these months ("YYYY-MM")."""
+    rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_micros__gt=0)
+    return set(rows.values_list("tenant_id", flat=True))
+
+
+def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
+    """When each key's newest request ended; of the quarters of an hour from `since` on."""
+    rows = UsageQuarter.objects.all() if since is None else UsageQuarter.objects.filter(starts_at__gte=since)
+    return dict(rows.values_list("key_id").annotate(newest=Max("newest_at")))
 
 
 def _plain(value: Any) -> Any:
