@@ -1,18 +1,18 @@
 """Read the ledger, prices and months."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from statistics import median
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Case, Max, QuerySet, Sum, Value, When
 from django.db.models.functions import TruncDay, TruncHour, TruncMinute
 from django.db.models.functions.datetime import TruncBase
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageRecord
+from billing.models import MonthSpend, Price, UsageQuarter, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -49,6 +49,26 @@ def spent_micros(tenant_id: UUID, month: str) -> int:
     """Of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
     return row.amount_micros if row else 0
+
+
+def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_id: str) -> int:
+    """Micro-dollars of a month, of the whole tenant, of a key (its id) or of a model (its public id)."""
+    named = {"tenant": ("", ""), "key": (scope_id, ""), "model": ("", scope_id)}
+    key_id, model = named[scope]
+    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id=key_id, model=model).first()
+    return row.amount_micros if row else 0
+
+
+def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
+    """Who spent something in any of these months ("YYYY-MM")."""
+    rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_micros__gt=0)
+    return set(rows.values_list("tenant_id", flat=True))
+
+
+def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
+    """When each key's newest request ended; of the quarters of an hour from `since` on."""
+    rows = UsageQuarter.objects.all() if since is None else UsageQuarter.objects.filter(starts_at__gte=since)
+    return dict(rows.values_list("key_id").annotate(newest=Max("newest_at")))
 
 
 def _plain(value: Any) -> Any:
@@ -113,7 +133,7 @@ LEFT = ("client_gone_before_first_token", "client_gone_after_first_token")
 @dataclass(frozen=True)
 class Totals:
     requests: int
-    failed: int  # neither whole nor left by the client
+    errors: int  # neither whole nor left by the client
     input_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -122,29 +142,29 @@ class Totals:
 
 
 def totals_since(tenant_id: UUID, since: datetime) -> Totals:
-    """In two queries."""
-    rows = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=since)
-    sums = rows.aggregate(
-        requests=Count("id"),
-        failed=Count("id", filter=~Q(end_state__in=(*WENT_WELL, *LEFT))),
-        input_tokens=Sum("prompt_tokens", default=0),
-        cached_tokens=Sum("cached_tokens", default=0),
-        output_tokens=Sum("completion_tokens", default=0),
-        amount_micros=Sum("amount_micros", default=0),
+    """Since the beginning of a quarter of an hour (every zone's days have one). In two queries."""
+    quarters = UsageQuarter.objects.filter(tenant_id=tenant_id, starts_at__gte=since)
+    sums = quarters.aggregate(
+        **{
+            name: Sum(column, default=0)
+            for name, column in _SUMS_OF_QUARTERS.items()
+            if name not in {"ttft_ms_sum", "ttft_count"}
+        }
     )
-    ttfts = sorted(rows.filter(ttft_ms__isnull=False).order_by("-ended_at").values_list("ttft_ms", flat=True)[:1000])
+    records = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=since, ttft_ms__isnull=False)
+    ttfts = sorted(records.order_by("-ended_at").values_list("ttft_ms", flat=True)[:1000])
     return Totals(**sums, p95_ttft_ms=ttfts[min(len(ttfts) - 1, int(len(ttfts) * 0.95))] if ttfts else None)
 
 
 def first_request_at(tenant_id: UUID, *, without_key: str = "") -> datetime | None:
-    """When the first record that came with another key than this one ended."""
-    rows = UsageRecord.objects.filter(tenant_id=tenant_id).exclude(key_id=without_key).order_by("id")
-    found: datetime | None = rows.values_list("ended_at", flat=True).first()
+    """When the quarter of an hour began in which the first record with another key than this one ended."""
+    rows = UsageQuarter.objects.filter(tenant_id=tenant_id, requests__gt=0).exclude(key_id=without_key).order_by("starts_at")
+    found: datetime | None = rows.values_list("starts_at", flat=True).first()
     return found
 
 
 def has_used_key(tenant_id: UUID, key_id: str) -> bool:
-    return UsageRecord.objects.filter(tenant_id=tenant_id, key_id=key_id).exists()
+    return UsageQuarter.objects.filter(tenant_id=tenant_id, key_id=key_id, requests__gt=0).exists()
 
 
 def requests_of_tenant(tenant_id: UUID) -> QuerySet[UsageRecord]:
@@ -153,12 +173,28 @@ def requests_of_tenant(tenant_id: UUID) -> QuerySet[UsageRecord]:
 
 
 def models_used(tenant_id: UUID) -> list[str]:
-    """Those it spent or could have spent something on, from its months (the ledger is too long to look through)."""
-    rows = MonthSpend.objects.filter(tenant_id=tenant_id).exclude(model="")
-    return sorted(set(rows.values_list("model", flat=True)))
+    rows = UsageQuarter.objects.filter(tenant_id=tenant_id).order_by("model")
+    return list(rows.values_list("model", flat=True).distinct())
 
 
 _GROUP_FIELDS = {"": None, "model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
+_SUMS_OF_QUARTERS = {
+    "requests": "requests",
+    "errors": "errors",
+    "input_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "output_tokens": "completion_tokens",
+    "amount_micros": "amount_micros",
+    "ttft_ms_sum": "ttft_ms_sum",
+    "ttft_count": "ttft_count",
+}
+_SUMS_OF_RECORDS = {
+    **{name: column for name, column in _SUMS_OF_QUARTERS.items() if name not in {"requests", "errors", "ttft_count"}},
+    "requests": Value(1),
+    "errors": Case(When(end_state__in=(*WENT_WELL, *LEFT), then=0), default=1),
+    "ttft_ms_sum": "ttft_ms",
+    "ttft_count": Case(When(ttft_ms=None, then=0), default=1),
+}
 _TRUNCATIONS: dict[str, type[TruncBase]] = {"minute": TruncMinute, "hour": TruncHour, "day": TruncDay}
 
 
@@ -188,43 +224,32 @@ def usage_buckets(
     key: str = "",
 ) -> list[UsageBucket]:
     """What ended from `start` on and before `end`, by bucket of the zone's clock and by group, in one query; oldest first."""
-    field = _GROUP_FIELDS[group]
-    rows = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=start, ended_at__lt=end)
+    field, truncate = _GROUP_FIELDS[group], _TRUNCATIONS[granularity]
+    is_fine = granularity == "minute"  # quarters of an hour, which are few, say all about longer buckets
+    name, sums = ("ended_at", _SUMS_OF_RECORDS) if is_fine else ("starts_at", _SUMS_OF_QUARTERS)
+    rows = (UsageRecord if is_fine else UsageQuarter).objects.filter(
+        **{"tenant_id": tenant_id, f"{name}__gte": start, f"{name}__lt": end}
+    )
     rows = rows.filter(model=model) if model else rows
     rows = rows.filter(key_id=key) if key else rows
-    sums = (
-        rows.annotate(bucket=_TRUNCATIONS[granularity]("ended_at", tzinfo=zone))
+    found = (
+        rows.order_by()
+        .annotate(bucket=truncate(name, tzinfo=zone))
         .values("bucket", *([field] if field else []))
-        .annotate(
-            requests=Count("id"),
-            errors=Count("id", filter=~Q(end_state__in=(*WENT_WELL, *LEFT))),
-            input_tokens=Sum("prompt_tokens"),
-            cached=Sum("cached_tokens"),
-            output_tokens=Sum("completion_tokens"),
-            amount=Sum("amount_micros", default=0),
-            ttft_sum=Sum("ttft_ms", default=0),
-            ttft_count=Count("ttft_ms"),
-        )
+        .annotate(**{f"sum_{each}": Sum(what, default=0) for each, what in sums.items()})
         .order_by("bucket")
     )
     return [
         UsageBucket(
             starts_at=row["bucket"],
-            group="" if field is None or row[field] is None else str(row[field]),
-            requests=row["requests"],
-            errors=row["errors"],
-            input_tokens=row["input_tokens"],
-            cached_tokens=row["cached"],
-            output_tokens=row["output_tokens"],
-            amount_micros=row["amount"],
-            ttft_ms_sum=row["ttft_sum"],
-            ttft_count=row["ttft_count"],
+            group="" if field is None or row[field] in (None, 0) else str(row[field]),
+            **{each: row[f"sum_{each}"] for each in sums},
         )
-        for row in sums
+        for row in found
     ]
 
 
 def newest_use(tenant_id: UUID) -> datetime | None:
-    rows = UsageRecord.objects.filter(tenant_id=tenant_id).order_by("-ended_at")
-    found: datetime | None = rows.values_list("ended_at", flat=True).first()
+    rows = UsageQuarter.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
+    found: datetime | None = rows.values_list("newest_at", flat=True).first()
     return found

@@ -88,7 +88,9 @@ class KeyForm(LimitsForm):
     tier_ceiling = _choice("Most urgent tier", TIERS, required=False)
     expires_in_days = _choice("Expires", EXPIRIES, required=False)
     allowed_addresses = Lines(
-        label="Addresses it may be used from", required=False, help_text="One address or network (CIDR) a line; none: from anywhere."
+        label="Addresses it may be used from",
+        required=False,
+        help_text="One address or network (CIDR) a line; none: from anywhere.",
     )
 
     def __init__(self, *args: Any, models: list[str], may_manage: bool = False, **kwargs: Any) -> None:
@@ -104,7 +106,8 @@ class RotateForm(forms.Form):
 
 class InviteForm(forms.Form):
     email = forms.EmailField(
-        label="E-mail address", widget=forms.EmailInput(attrs={**TEXT, "autocomplete": "off", "placeholder": "name@example.com"})
+        label="E-mail address",
+        widget=forms.EmailInput(attrs={**TEXT, "autocomplete": "off", "placeholder": "name@example.com"}),
     )
     role = _choice("Role", (), initial="developer")
 

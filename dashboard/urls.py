@@ -59,6 +59,8 @@ urlpatterns = [
     path(T + "settings/plan/", tenant_settings.plan, name="settings_plan"),
     path(T + "webhooks/", webhooks.webhooks, name="webhooks"),
     path(T + "webhooks/<str:webhook_id>/", webhooks.webhook, name="webhooks_one"),
+    path(T + "webhooks/<str:webhook_id>/switch/", webhooks.switch, name="webhooks_switch"),
+    path(T + "webhooks/<str:webhook_id>/test/", webhooks.test, name="webhooks_test"),
     path(T + "webhooks/<str:webhook_id>/delete/", webhooks.delete, name="webhooks_delete"),
     path(T + "webhooks/<str:webhook_id>/deliveries/<str:delivery_id>/resend/", webhooks.resend, name="webhooks_resend"),
 ]

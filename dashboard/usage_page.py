@@ -68,7 +68,9 @@ class UsagePage:
     def table_rows(self) -> list["TableRow"]:
         """Newest first; buckets without anything are left out, and what is beyond a page is in the file."""
         form = "%Y-%m-%d" if self.query.granularity == "day" else "%Y-%m-%d %H:%M"
-        rows = [TableRow(start.strftime(form), [each.values[at] for each in self.series]) for at, start in enumerate(self.starts)]
+        rows = [
+            TableRow(start.strftime(form), [each.values[at] for each in self.series]) for at, start in enumerate(self.starts)
+        ]
         return [row for row in reversed(rows) if any(row.values)][:MAX_TABLE_ROWS]
 
     @property

@@ -72,7 +72,10 @@ def usage_query(asked: Mapping[str, str], zone_name: str, now: datetime) -> Usag
 def bucket_starts(query: UsageQuery) -> list[datetime]:
     """Of every bucket, in the zone. A day is as long as it is there: 23 or 25 hours where clocks change."""
     if query.granularity == "day":
-        first, last = query.start.astimezone(query.zone).date(), (query.end - timedelta(seconds=1)).astimezone(query.zone).date()
+        first, last = (
+            query.start.astimezone(query.zone).date(),
+            (query.end - timedelta(seconds=1)).astimezone(query.zone).date(),
+        )
         return [_midnight(first + timedelta(days=n), query.zone) for n in range((last - first).days + 1)]
     step = STEPS[query.granularity]
     at = query.start.astimezone(UTC)

@@ -137,7 +137,6 @@ def offered_models() -> list[OfferedModel]:
     ]
 
 
-
 def limit_error_example(kind: str, value: int) -> tuple[str, list[tuple[str, str]], dict[str, Any]]:
     """Status, headers and body of the answer to a request that meets a spent limit of its tenant; made as the gateway does."""
     from inference.gateway.openai_errors import refusal_of  # the data plane's; pages alone need it here

@@ -86,3 +86,8 @@ def actions_of_key(scopes: Iterable[str], *, member_role: str | None) -> frozens
     """`member_role`: of the member the key belongs to now; None: a key of nobody's."""
     of_scopes = NOBODY.union(*(OF_SCOPE[Scope(scope)] for scope in scopes if scope in set(Scope)))
     return of_scopes if member_role is None else of_scopes & actions_of_role(member_role)
+
+
+def may_assign(actor_role: str, role: str) -> bool:
+    """May who has the one role give (or take) the other? Owners make owners; admins everyone else."""
+    return allows(actor_role, Action.MANAGE_MEMBERS) and (role != Role.OWNER or allows(actor_role, Action.TRANSFER_OWNERSHIP))

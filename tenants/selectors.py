@@ -1,11 +1,25 @@
 """Read what holds for a tenant."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from tenants.models import Limit, LimitKind, Membership, Plan, Tenant, User
+from django.db.models import Count, QuerySet
+
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Invitation,
+    Limit,
+    LimitKind,
+    Membership,
+    Plan,
+    Tenant,
+    User,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 
 DEFAULT_PLAN = "default"
 
@@ -44,6 +58,8 @@ class TermsInForce:
     time_zone: str
     default_max_tokens: int | None
     limits: tuple[LimitInForce, ...]
+    salt_per_key: bool = False
+    discount_percent: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,7 +72,12 @@ def plan_of(tenant: Tenant) -> Plan:
 
 def terms_in_force(tenant: Tenant) -> TermsInForce:
     """The plan with the tenant's own limits in place of the plan's; those of revoked keys are left out."""
-    plan, tenant_id = plan_of(tenant), str(tenant.id)
+    return terms_on(tenant, plan_of(tenant))
+
+
+def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
+    """What would hold for the tenant on that plan."""
+    tenant_id = str(tenant.id)
     rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
     own = [_in_force(limit, tenant_id) for limit in rows]
     own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
@@ -75,6 +96,8 @@ def terms_in_force(tenant: Tenant) -> TermsInForce:
         time_zone=tenant.time_zone,
         default_max_tokens=plan.default_max_tokens,
         limits=tuple(limits),
+        salt_per_key=plan.salt_per_key,
+        discount_percent=plan.discount_percent,
     )
 
 
@@ -139,3 +162,13 @@ def open_invitations(tenant: Tenant) -> QuerySet[Any]:
 
 def audit_of_tenant(tenant: Tenant) -> QuerySet[Any]:
     return AuditEntry.objects.filter(tenant=tenant)
+
+
+def webhooks_of_tenant(tenant: Tenant) -> QuerySet[Any]:
+    return WebhookEndpoint.objects.for_tenant(tenant).order_by("created_at", "id")
+
+
+def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
+    """Newest first, each with its event."""
+    rows = WebhookDelivery.objects.for_tenant(tenant).filter(endpoint_id=endpoint_id)
+    return rows.select_related("event").order_by("-created_at", "id")

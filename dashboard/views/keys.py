@@ -14,8 +14,8 @@ from dashboard.confirming import is_confirmed
 from dashboard.form_errors import tell
 from dashboard.forms import KeyForm, RotateForm
 from dashboard.key_forms import initial_of, limits_from, settings_from
-from dashboard.seats import Seat, seated
 from dashboard.key_list import key_list
+from dashboard.seats import Seat, seated
 from headway.errors import HeadwayError
 from inference.selectors import offered_models
 from tenants.access import Action

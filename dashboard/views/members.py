@@ -37,9 +37,7 @@ def invite(request: HttpRequest, seat: Seat) -> HttpResponse:
     if form.is_valid():
         email, role = form.cleaned_data["email"], form.cleaned_data["role"]
         try:
-            send_invitation(
-                tenant=seat.tenant, email=email, role=role, actor=seat.actor, actor_role=seat.role, by=seat.user
-            )
+            send_invitation(tenant=seat.tenant, email=email, role=role, actor=seat.actor, actor_role=seat.role, by=seat.user)
             messages.success(request, f"{email} was invited as {role}")
             return redirect("members", seat.tenant.name)
         except HeadwayError as error:
@@ -72,9 +70,7 @@ def role(request: HttpRequest, seat: Seat, user_id: int) -> HttpResponse:
         messages.error(request, "Nothing was changed: choose a role you may give")
         return redirect("members", seat.tenant.name)
     with telling(request, f"{member.user} is now {wanted}"):
-        service.change_role(
-            tenant=seat.tenant, user=member.user, role=wanted, actor=seat.actor, actor_role=seat.role
-        )
+        service.change_role(tenant=seat.tenant, user=member.user, role=wanted, actor=seat.actor, actor_role=seat.role)
     return redirect("members" if seat.user.id != user_id else "overview", seat.tenant.name)
 
 

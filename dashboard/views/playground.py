@@ -20,9 +20,7 @@ def playground(request: HttpRequest, seat: Seat) -> HttpResponse:
     models = catalogue()
     wanted = request.GET.get("model", "")
     chosen = wanted if any(model.id == wanted for model in models) else next((m.id for m in models if m.ready), "")
-    return render(
-        request, "dashboard/playground.html", {"models": models, "chosen": chosen, "socket_url": socket_url()}
-    )
+    return render(request, "dashboard/playground.html", {"models": models, "chosen": chosen, "socket_url": socket_url()})
 
 
 @require_POST

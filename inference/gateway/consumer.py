@@ -21,6 +21,7 @@ from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
 from inference.gateway.outputs import HttpResponder
 from inference.gateway.parts import GatewayParts
 from inference.gateway.state import Principal
+from tenants.access import Action
 
 log = structlog.get_logger(__name__)
 
@@ -70,16 +71,18 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
     async def handle(self) -> None:
         raise NotImplementedError
 
-    def authenticate(self) -> Principal:
-        """Raises CredentialRefused, KeyRefused, NotReady (no key can be known yet)."""
+    def authenticate(self, action: Action = Action.RUN_INFERENCE) -> Principal:
+        """Raises CredentialRefused, KeyRefused, NotReady (no key can be known yet); KeyNotAllowed."""
         self.parts.check_ready()
         try:
             key = find_key(self.scope["headers"], self.scope["query_string"])
-            return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
+            principal = self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
         except HeadwayError:
             self.parts.metrics.unauthenticated(self.route)
             self.parts.count_bad_key(self.scope)
             raise
+        self.parts.check_key(principal, action, self.scope)
+        return principal
 
     def header(self, name: bytes) -> bytes:
         return next((value for header, value in self.scope["headers"] if header == name), b"")

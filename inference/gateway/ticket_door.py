@@ -1,6 +1,6 @@
 """How a page of the site comes in without a key: a nonce for its connection, then a ticket that names it.
 
-    {"type": "challenge"}  ->  {"type": "challenge", "nonce": "..."}  ->  {"ticket": "...", "request": {...}}
+{"type": "challenge"}  ->  {"type": "challenge", "nonce": "..."}  ->  {"ticket": "...", "request": {...}}
 """
 
 from collections.abc import Sequence

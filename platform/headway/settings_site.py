@@ -3,7 +3,6 @@
 from headway import env
 
 PUBLIC_API_URL = env.text("HEADWAY_PUBLIC_API_URL", "").rstrip("/")
-TRUSTED_PROXY_HOPS = env.whole("HEADWAY_TRUSTED_PROXY_HOPS", 0, at_least=0, at_most=16)
 FORM_POSTS_PER_MINUTE = env.whole("HEADWAY_FORM_POSTS_PER_MINUTE", 20, at_least=1)
 
 SITE_APPS = ["allauth", "allauth.account", "allauth.mfa", "csp", "django_cotton", "dashboard"]
@@ -36,7 +35,6 @@ ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_PREVENT_ENUMERATION = True
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Headway"
-ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXY_HOPS
 
 
 def content_security(gateway_url: str) -> dict[str, object]:

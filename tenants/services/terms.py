@@ -90,6 +90,9 @@ def define_plan(
     tier_ceiling: str | None = None,
     default_max_tokens: int | None = None,
     has_default_max_tokens: bool = True,
+    discount_percent: int | None = None,
+    salt_per_key: bool | None = None,
+    is_self_service: bool | None = None,
 ) -> Plan:
     """Make a plan, or change what is given of one; every tenant on it is told. Raises InvalidInput.
 
@@ -102,9 +105,17 @@ def define_plan(
         raise InvalidInput(f"a tier is one of {', '.join(Tier.values)}", param="tier_ceiling")
     if default_max_tokens is not None and not 1 <= default_max_tokens <= MAX_TOKENS_CAP:
         raise InvalidInput(f"max_tokens is from 1 to {MAX_TOKENS_CAP}", param="default_max_tokens")
+    if discount_percent is not None and not 0 <= discount_percent <= 100:
+        raise InvalidInput("a discount is from 0 to 100 per cent", param="discount_percent")
     given: dict[str, Any] = {_PLAN_FIELDS[kind]: value for kind, value in (limits or {}).items()}
-    given |= {"weight": weight} if weight is not None else {}
-    given |= {"tier_ceiling": tier_ceiling} if tier_ceiling is not None else {}
+    named = {
+        "weight": weight,
+        "tier_ceiling": tier_ceiling,
+        "discount_percent": discount_percent,
+        "salt_per_key": salt_per_key,
+        "is_self_service": is_self_service,
+    }
+    given |= {field: value for field, value in named.items() if value is not None}
     if default_max_tokens is not None or not has_default_max_tokens:
         given["default_max_tokens"] = default_max_tokens if has_default_max_tokens else None
     with transaction.atomic():
@@ -127,6 +138,7 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "tier_ceiling": terms.tier_ceiling,
         "time_zone": terms.time_zone,
         "default_max_tokens": terms.default_max_tokens,
+        "salt_per_key": terms.salt_per_key,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)
