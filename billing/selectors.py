@@ -125,6 +125,12 @@ def spent_by_key(tenant_id: UUID, month: str, key_ids: Sequence[str]) -> dict[st
     return dict(rows.values_list("key_id", "amount_micros"))
 
 
+def spend_of_month(tenant_id: UUID, month: str) -> dict[tuple[str, str], int]:
+    """Micro-dollars by key id and model; of the whole tenant under two blanks."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month)
+    return {(key_id, model): micros for key_id, model, micros in rows.values_list("key_id", "model", "amount_micros")}
+
+
 # How records end, as pages group them.
 WENT_WELL = ("done",)
 LEFT = ("client_gone_before_first_token", "client_gone_after_first_token")
@@ -177,7 +183,7 @@ def models_used(tenant_id: UUID) -> list[str]:
     return list(rows.values_list("model", flat=True).distinct())
 
 
-_GROUP_FIELDS = {"": None, "model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
+_GROUP_FIELDS = {"none": None, "model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
 _SUMS_OF_QUARTERS = {
     "requests": "requests",
     "errors": "errors",

@@ -8,6 +8,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from billing.selectors import spend_of_month
 from dashboard.templatetags.dashboard import ago
 from headway.months import month_of
 from inference.selectors import limit_error_example
@@ -32,6 +33,7 @@ class Meter:
     resets: str | SafeString
     is_from_plan: bool
     used: int = 0
+    """Of money as the ledger has it; of anything else the socket tells."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def meter_id(scope: str, scope_id: str, kind: str) -> str:
 
 def limit_page(tenant: Any) -> LimitPage:
     terms = terms_in_force(tenant)
-    month_ends = datetime.fromtimestamp(month_of(timezone.now(), tenant.time_zone).ends_s, UTC)
+    month = month_of(timezone.now(), tenant.time_zone)
+    month_ends, spent = datetime.fromtimestamp(month.ends_s, UTC), spend_of_month(tenant.id, month.name)
     names = {key.id: key.name for key in keys_of_tenant(tenant).filter(revoked_at=None)}
     meters = [
         Meter(
@@ -60,6 +63,7 @@ def limit_page(tenant: Any) -> LimitPage:
             unit="usd" if limit.kind == "monthly_budget" else "",
             resets=_resets(limit.kind, month_ends, tenant.time_zone),
             is_from_plan=limit.is_from_plan,
+            used=spent.get(_scope_of(limit), 0) if limit.kind == "monthly_budget" else 0,
         )
         for limit in terms.limits
     ]
@@ -69,6 +73,11 @@ def limit_page(tenant: Any) -> LimitPage:
         rate_error=_example(terms, "requests_per_minute", 60),
         budget_error=_example(terms, "monthly_budget", 5_000_000),
     )
+
+
+def _scope_of(limit: Any) -> tuple[str, str]:
+    """As months name it."""
+    return (limit.id if limit.scope == "key" else "", limit.id.partition("/")[2] if limit.scope == "model" else "")
 
 
 def _whose(limit: Any, tenant: Any, names: dict[str, str]) -> str:

@@ -116,7 +116,7 @@ def usage_csv(tenant: Any, asked: Mapping[str, str], now: datetime) -> str:
     name_of = _namer(tenant, query, list(keys_of_tenant(tenant)[:MAX_LISTED_KEYS]))
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow([f"{query.granularity} ({query.zone_name})", query.group or "all", *CSV_COLUMNS])
+    writer.writerow([f"{query.granularity} ({query.zone_name})", query.group, *CSV_COLUMNS])
     for bucket in _buckets(tenant, query):
         ttft = round(bucket.ttft_ms_sum / bucket.ttft_count, 1) if bucket.ttft_count else ""
         writer.writerow(
@@ -159,8 +159,8 @@ def _namer(tenant: Any, query: UsageQuery, keys: list[Any]) -> Callable[[str], s
         names = names_of_keys(keys)
     elif query.group == "member":
         names = {str(member.user_id): str(member.user) for member in members_of_tenant(tenant)[:MAX_LISTED_KEYS]}
-    none = {"": "All", "member": "no member", "key": "no key"}.get(query.group, "none")
-    return lambda group: names.get(group, f"{group}" if group else none)
+    none = {"none": "All", "member": "no member", "key": "no key"}.get(query.group, "none")
+    return lambda group: names.get(group, group or none)
 
 
 def _series(

@@ -16,7 +16,7 @@ METRICS = (
     ("ttft_ms", "Time to first token, mean", "ms"),
     ("amount_micros", "Spend", "usd"),
 )
-GROUPS = (("", "Nothing"), ("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Tier"))
+GROUPS = (("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Tier"), ("none", "Nothing"))
 STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 MAX_BUCKETS = 1500
 MAX_DAYS = 400

@@ -1,11 +1,13 @@
 """Read the registry."""
 
+import asyncio
 import json
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from inference.dispatch.refusals import error_of
+from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
 from inference.services.lease import current_lease
@@ -154,3 +156,11 @@ def limit_error_example(kind: str, value: int) -> tuple[str, list[tuple[str, str
     refusal = refusal_of(error_of(Refused("example", Reason.LIMIT, hit.retry_after_s, hit.retry_kind, hit=hit), ""))
     headers = [("content-type", "application/json"), *refusal.all_headers()]
     return f"{refusal.status} Too Many Requests", headers, json.loads(refusal.body())
+
+
+async def brain_seen() -> dict[str, Any] | None:
+    """What the dispatcher that leads shows of queues and limits (dispatch/observing.py); None: nobody answers."""
+    from inference.wiring_dispatcher import dispatcher_secret, find_dispatcher  # the data plane's; pages alone need it here
+
+    address = await asyncio.to_thread(find_dispatcher)
+    return None if address is None else await look_at(address, secret=dispatcher_secret())

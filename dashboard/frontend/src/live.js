@@ -27,7 +27,7 @@ function connect() {
     } else {
       socket.send(JSON.stringify({ type: "resync" }));
     }
-    say("Live", true);
+    say(frame.state.is_brain_seen ? "Live" : "Limits unknown: no dispatcher answers", frame.state.is_brain_seen);
   };
   socket.onclose = (event) => {
     if (event.code === 4403) {
@@ -46,8 +46,9 @@ function show(state) {
       if (place.textContent !== value) place.textContent = value;
     }
   }
-  for (const meter of document.querySelectorAll("[data-live-meter]")) {
-    const use = state.meters?.[meter.dataset.liveMeter] ?? { used: 0, reserved: 0 };
+  // Without a dispatcher nothing is known of limits: what was seen last stays.
+  for (const meter of state.meters ? document.querySelectorAll("[data-live-meter]") : []) {
+    const use = state.meters[meter.dataset.liveMeter] ?? { used: 0, reserved: 0 };
     const limit = Number(meter.dataset.limit);
     const bar = meter.querySelector("progress");
     bar.value = Math.min(limit, use.used + use.reserved);
@@ -56,7 +57,7 @@ function show(state) {
     const text = meter.querySelector("[data-live-amount]");
     text.textContent = `${amount(use.used + use.reserved, text.dataset.unit)}`;
   }
-  if (state.first_request_at) document.dispatchEvent(new CustomEvent("headway:first-request", { detail: state }));
+  if (state.has_first_request) document.dispatchEvent(new CustomEvent("headway:first-request", { detail: state }));
 }
 
 function amount(value, unit) {
