@@ -19,13 +19,9 @@ def own_url(home: Home) -> str:
     return f"unix://{quote(str(_socket(home)))}?db=0&password={home.redis_password()}"
 
 
-def broker_url(url: str) -> str:
-    """The same for Celery, which has a scheme of its own for Unix sockets."""
-    scheme, _, rest = url.partition("://")
-    if scheme != "unix":
-        return url
-    path, _, query = rest.partition("?")
-    return f"redis+socket://{path}?{query.replace('db=', 'virtual_host=')}"
+def own_broker_url(home: Home) -> str:
+    """The same for Celery, which has a scheme of its own for Unix sockets, and writes its URL into logs: no password here."""
+    return f"redis+socket://{_socket(home)}?virtual_host=0&credential_provider=headway.redis_password.OwnPassword"
 
 
 def server_binary() -> str:

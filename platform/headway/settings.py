@@ -5,7 +5,7 @@ from pathlib import Path
 
 from headway import env
 from headway.home import Home
-from headway.redis_server import broker_url, own_url
+from headway.redis_server import own_broker_url, own_url
 from headway.settings_site import *  # noqa: F403
 from headway.settings_site import PUBLIC_API_URL, SITE_APPS, content_security
 from headway.smtp import smtp_server
@@ -95,7 +95,7 @@ CHANNEL_LAYERS = {
         "CONFIG": {"hosts": [REDIS_URL], "prefix": "headway-asgi"},
     }
 }
-CELERY_BROKER_URL = broker_url(REDIS_URL)
+CELERY_BROKER_URL = OUTSIDE_REDIS_URL or own_broker_url(HOME)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -103,6 +103,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 600,  # above the longest task; what is told again early does no harm
     "socket_connect_timeout": 2,
     "socket_timeout": 5,
+    "max_retries": 0,  # who tells a broker that is away goes on at once: the sweep tells it again
 }
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "headway"

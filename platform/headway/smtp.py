@@ -25,7 +25,7 @@ def smtp_server(url: str, *, name: str) -> SmtpServer | None:
     parts = urlsplit(url)
     tls = parse_qs(parts.query).get("tls", ["starttls"])[0]
     try:
-        port = parts.port or _PORTS[parts.scheme]
+        port = _PORTS[parts.scheme] if parts.port is None else parts.port
     except (KeyError, ValueError):
         port = 0
     if not port or not parts.hostname or tls not in {"starttls", "none"}:

@@ -107,9 +107,10 @@ def post(delivery: WebhookDelivery) -> int:
 def _ended_after(sock: socket.socket, within_s: float) -> Iterator[None]:
     """Whatever the other side drips, it is over then: each read has a time limit, and so have all together."""
     # A descriptor of its own: wrapping for TLS takes the first one away.
-    guard = sock.dup()
+    guard, is_over = sock.dup(), threading.Event()
 
     def end() -> None:
+        is_over.set()
         with contextlib.suppress(OSError):
             guard.shutdown(socket.SHUT_RDWR)
 
@@ -118,6 +119,8 @@ def _ended_after(sock: socket.socket, within_s: float) -> Iterator[None]:
     timer.start()
     try:
         yield
+        if is_over.is_set():  # what was read is half an answer
+            raise TimeoutError
     finally:
         timer.cancel()
         guard.close()
