@@ -5,7 +5,8 @@ from headway import env
 PUBLIC_API_URL = env.text("HEADWAY_PUBLIC_API_URL", "").rstrip("/")
 FORM_POSTS_PER_MINUTE = env.whole("HEADWAY_FORM_POSTS_PER_MINUTE", 20, at_least=1)
 
-SITE_APPS = ["allauth", "allauth.account", "allauth.mfa", "csp", "django_cotton", "dashboard"]
+# Ours first: its templates stand before those of the libraries.
+SITE_APPS = ["dashboard", "allauth", "allauth.account", "allauth.mfa", "csp", "django_cotton"]
 
 # Accounts (django-allauth)
 AUTHENTICATION_BACKENDS = [

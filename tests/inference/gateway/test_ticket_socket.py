@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from inference.gateway.parts import GatewayTunables
 from tenants.services.tickets import PLAYGROUND_KEY_ID, Ticket, new_nonce, write_ticket
 from tests.fakes.gateway import ACME, GLOBEX, GatewayUnderTest, model_changes, running_gateway, until
-from tests.fakes.replica import EVENT_STREAM_HEAD, ScriptedReplica, chat_events
+from tests.fakes.replica import ScriptedReplica, chat_events, streamed
 from tests.inference.gateway.test_websocket import ASK, answer, closed_with, receive, send, text_of
 
 SECRET = "the installation's secret"
@@ -130,7 +130,7 @@ async def test_without_a_secret_no_ticket_is_taken(gateway: GatewayUnderTest) ->
 async def test_stop_reaches_the_engine(gateway: GatewayUnderTest, replica: ScriptedReplica) -> None:
     never = asyncio.Event()
     events = chat_events(["Hel", "lo"])
-    replica.script([EVENT_STREAM_HEAD, *events[:2], never])
+    replica.script(streamed([*events[:2], never], after=()))
     async with page(gateway) as socket:
         await send(socket, {"ticket": ticket(await nonce_of(socket)), "request": ASK})
         await receive(socket)
