@@ -1,5 +1,6 @@
 """The request log of a tenant: a page of it, and one request's receipt with its timeline."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ _WANTED = {
     "refused": Q(end_state="refused"),
     "failed": ~Q(end_state__in=(*WENT_WELL, *LEFT, "refused")),
 }
+_REQUEST_ID = re.compile(r"req_[0-9a-f]{24}", re.ASCII)
 _BAR_UNITS = 1000
 MAX_LISTED_KEYS = 200
 
@@ -67,6 +69,10 @@ def request_log(tenant: Any, asked: Mapping[str, str]) -> RequestLog:
         keys=keys,
         key_names=names_of_keys(keys),
     )
+
+
+def is_request_id(text: str) -> bool:
+    return _REQUEST_ID.fullmatch(text) is not None
 
 
 def names_of_keys(keys: list[Any]) -> dict[str, str]:

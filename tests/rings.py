@@ -22,8 +22,9 @@ SERVICES = [
     "tests/tenants",
     "tests/billing",
     "tests/inference",
+    "tests/dashboard",
 ]
-EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos"]
+EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/browser", "tests/chaos"]
 SMOKE = ["tests/smoke"]
 
 

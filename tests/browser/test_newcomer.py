@@ -65,7 +65,7 @@ def test_a_stranger_streams_a_token_within_a_minute(site: Site, open_browser: Ca
     assert key not in page.content()
 
     page.get_by_role("link", name="receipt").click()
-    expect(page.get_by_role("heading", name="Receipt")).to_be_visible()
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
 def test_a_wrong_code_and_a_taken_name_are_said_where_they_were_typed(
