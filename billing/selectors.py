@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import Max
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageQuarter, UsageRecord
+from billing.models import MonthSpend, Price, UsageHour, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -62,8 +62,8 @@ def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
 
 
 def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
-    """When each key's newest request ended; of the quarters of an hour from `since` on."""
-    rows = UsageQuarter.objects.all() if since is None else UsageQuarter.objects.filter(starts_at__gte=since)
+    """When each key's newest request ended; of the hours from `since` on."""
+    rows = UsageHour.objects.all() if since is None else UsageHour.objects.filter(starts_at__gte=since)
     return dict(rows.values_list("key_id").annotate(newest=Max("newest_at")))
 
 
