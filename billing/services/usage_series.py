@@ -66,7 +66,7 @@ def usage_series(tenant_id: UUID, query: UsageQuery) -> UsageSeries:
         return UsageSeries(query, _minutes(tenant_id, query))
     model = UsageHour if _has_whole_hours(query) else UsageQuarter
     rows = model._default_manager.filter(tenant_id=tenant_id, starts_at__gte=query.starts_at, starts_at__lt=query.ends_at)
-    sums = {name: Sum(name) for name in SUMS}
+    sums = {name: _Total(name) for name in SUMS}
     return UsageSeries(query, list(_grouped(rows, "starts_at", sums, query)))
 
 
@@ -125,16 +125,23 @@ def _minutes(tenant_id: UUID, query: UsageQuery) -> list[UsageBucket]:
 
 
 def _grouped(rows: QuerySet[Any], at: str, sums: dict[str, Any], query: UsageQuery) -> Iterable[UsageBucket]:
-    # The sums' names are those of columns that the database would rather sum: ours carry a prefix.
     for group, value in query.filters:
         rows = rows.filter(**_filter(group, value, is_ledger=at == "ended_at"))
-    named = {f"sum_{name}": expression for name, expression in sums.items()}
-    groups = [GROUPS[query.group_by]] if query.group_by else []
-    found = rows.annotate(bucket=_bucket(at, query)).values("bucket", *groups).annotate(**named).order_by("bucket", *groups)
-    for row in found:
-        group = str(row[groups[0]] or 0 if query.group_by == "member" else row[groups[0]]) if groups else ""
-        numbers = {name: int(row[f"sum_{name}"] or 0) for name in SUMS}
-        yield UsageBucket(_start_of(row["bucket"], query), group, numbers)
+    # The sums' names are those of columns that the database would rather sum: ours carry a prefix.
+    named = {f"sum_{name}": sums[name] for name in SUMS}
+    keys = ["bucket", GROUPS[query.group_by]] if query.group_by else ["bucket"]
+    found = rows.annotate(bucket=_bucket(at, query)).values(*keys).annotate(**named).order_by(*keys)
+    for bucket, *rest in found.values_list(*keys, *named):
+        group = "" if not query.group_by else "0" if rest[0] is None else str(rest[0])
+        numbers = [number or 0 for number in rest[len(keys) - 1 :]]
+        yield UsageBucket(_start_of(bucket, query), group, dict(zip(SUMS, numbers, strict=True)))
+
+
+class _Total(Sum):
+    """A sum as the database's own whole number: Django's conversion of each value costs more than adding them up."""
+
+    template = "CAST(%(function)s(%(distinct)s%(expressions)s) AS bigint)"
+    convert_value = Sum._convert_value_noop  # type: ignore[attr-defined]
 
 
 def _filter(group: str, value: str, *, is_ledger: bool) -> dict[str, Any]:
