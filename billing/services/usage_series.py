@@ -141,7 +141,9 @@ class _Total(Sum):
     """A sum as the database's own whole number: Django's conversion of each value costs more than adding them up."""
 
     template = "CAST(%(function)s(%(distinct)s%(expressions)s) AS bigint)"
-    convert_value = Sum._convert_value_noop  # type: ignore[attr-defined]
+
+    def get_db_converters(self, connection: Any) -> list[Any]:
+        return []
 
 
 def _filter(group: str, value: str, *, is_ledger: bool) -> dict[str, Any]:
