@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from billing.models import MonthSpend, Price, UsageHour, UsageRecord
@@ -26,6 +26,18 @@ def usage_of_request(tenant_id: UUID | str, request_id: str) -> dict[str, Any] |
         UsageRecord.objects.filter(tenant_id=tenant_id, request_id=request_id).values(*_FIELDS).first()
     )
     return found
+
+
+def requests_of_tenant(
+    tenant_id: UUID, *, starts_at: datetime | None = None, ends_at: datetime | None = None, **named: str
+) -> QuerySet[UsageRecord]:
+    """Those that ended in the half-open range. `named`: model, key, tier, end_state."""
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id)
+    if starts_at is not None:
+        rows = rows.filter(ended_at__gte=starts_at)
+    if ends_at is not None:
+        rows = rows.filter(ended_at__lt=ends_at)
+    return rows.filter(**{"key_id" if name == "key" else name: value for name, value in named.items()})
 
 
 def prices_in_force(model: str) -> list[Price]:

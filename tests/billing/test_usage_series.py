@@ -151,7 +151,7 @@ def test_a_million_records_on_postgresql_are_read_within_100_ms() -> None:
     """Over 30 days, of 8 keys, 3 models, 2 tiers: the rows such a ledger has are made by the database itself."""
     assert connection.vendor == "postgresql", "storms run on PostgreSQL"
     with connection.cursor() as cursor:
-        names = [field.column for field in UsageHour._meta.concrete_fields if field.name != "id"]
+        names = [str(field.column) for field in UsageHour._meta.concrete_fields if field.name != "id"]
         buckets, day = ", ".join(["1"] * 10), "'2026-11-01'::timestamptz"
         cursor.execute(
             f"""INSERT INTO {UsageHour._meta.db_table} ({", ".join(names)})
