@@ -2,17 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 from statistics import median
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Max, QuerySet, Sum, Value, When
-from django.db.models.functions import TruncDay, TruncHour, TruncMinute
-from django.db.models.functions.datetime import TruncBase
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageQuarter, UsageRecord
+from billing.models import MonthSpend, Price, UsageHour, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -30,6 +28,18 @@ def usage_of_request(tenant_id: UUID | str, request_id: str) -> dict[str, Any] |
         UsageRecord.objects.filter(tenant_id=tenant_id, request_id=request_id).values(*_FIELDS).first()
     )
     return found
+
+
+def requests_of_tenant(
+    tenant_id: UUID, *, starts_at: datetime | None = None, ends_at: datetime | None = None, **named: str
+) -> QuerySet[UsageRecord]:
+    """Those that ended in the half-open range. `named`: model, key, tier, end_state."""
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id)
+    if starts_at is not None:
+        rows = rows.filter(ended_at__gte=starts_at)
+    if ends_at is not None:
+        rows = rows.filter(ended_at__lt=ends_at)
+    return rows.filter(**{"key_id" if name == "key" else name: value for name, value in named.items()})
 
 
 def prices_in_force(model: str) -> list[Price]:
@@ -66,8 +76,8 @@ def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
 
 
 def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
-    """When each key's newest request ended; of the quarters of an hour from `since` on."""
-    rows = UsageQuarter.objects.all() if since is None else UsageQuarter.objects.filter(starts_at__gte=since)
+    """When each key's newest request ended; of the hours from `since` on."""
+    rows = UsageHour.objects.all() if since is None else UsageHour.objects.filter(starts_at__gte=since)
     return dict(rows.values_list("key_id").annotate(newest=Max("newest_at")))
 
 
@@ -136,126 +146,23 @@ WENT_WELL = ("done",)
 LEFT = ("client_gone_before_first_token", "client_gone_after_first_token")
 
 
-@dataclass(frozen=True)
-class Totals:
-    requests: int
-    errors: int  # neither whole nor left by the client
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    amount_micros: int
-    p95_ttft_ms: int | None  # of the newest 1,000
-
-
-def totals_since(tenant_id: UUID, since: datetime) -> Totals:
-    """Since the beginning of a quarter of an hour (every zone's days have one). In two queries."""
-    quarters = UsageQuarter.objects.filter(tenant_id=tenant_id, starts_at__gte=since)
-    sums = quarters.aggregate(
-        **{
-            name: Sum(column, default=0)
-            for name, column in _SUMS_OF_QUARTERS.items()
-            if name not in {"ttft_ms_sum", "ttft_count"}
-        }
-    )
-    records = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=since, ttft_ms__isnull=False)
-    ttfts = sorted(records.order_by("-ended_at").values_list("ttft_ms", flat=True)[:1000])
-    return Totals(**sums, p95_ttft_ms=ttfts[min(len(ttfts) - 1, int(len(ttfts) * 0.95))] if ttfts else None)
-
-
 def first_request_at(tenant_id: UUID, *, without_key: str = "") -> datetime | None:
-    """When the quarter of an hour began in which the first record with another key than this one ended."""
-    rows = UsageQuarter.objects.filter(tenant_id=tenant_id, requests__gt=0).exclude(key_id=without_key).order_by("starts_at")
+    """When the hour began in which the first record with another key than this one ended."""
+    rows = UsageHour.objects.filter(tenant_id=tenant_id, requests__gt=0).exclude(key_id=without_key).order_by("starts_at")
     found: datetime | None = rows.values_list("starts_at", flat=True).first()
     return found
 
 
 def has_used_key(tenant_id: UUID, key_id: str) -> bool:
-    return UsageQuarter.objects.filter(tenant_id=tenant_id, key_id=key_id, requests__gt=0).exists()
-
-
-def requests_of_tenant(tenant_id: UUID) -> QuerySet[UsageRecord]:
-    """For a page of the request log, which narrows and cuts it."""
-    return UsageRecord.objects.filter(tenant_id=tenant_id)
+    return UsageHour.objects.filter(tenant_id=tenant_id, key_id=key_id, requests__gt=0).exists()
 
 
 def models_used(tenant_id: UUID) -> list[str]:
-    rows = UsageQuarter.objects.filter(tenant_id=tenant_id).order_by("model")
+    rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("model")
     return list(rows.values_list("model", flat=True).distinct())
 
 
-_GROUP_FIELDS = {"none": None, "model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
-_SUMS_OF_QUARTERS = {
-    "requests": "requests",
-    "errors": "errors",
-    "input_tokens": "prompt_tokens",
-    "cached_tokens": "cached_tokens",
-    "output_tokens": "completion_tokens",
-    "amount_micros": "amount_micros",
-    "ttft_ms_sum": "ttft_ms_sum",
-    "ttft_count": "ttft_count",
-}
-_SUMS_OF_RECORDS = {
-    **{name: column for name, column in _SUMS_OF_QUARTERS.items() if name not in {"requests", "errors", "ttft_count"}},
-    "requests": Value(1),
-    "errors": Case(When(end_state__in=(*WENT_WELL, *LEFT), then=0), default=1),
-    "ttft_ms_sum": "ttft_ms",
-    "ttft_count": Case(When(ttft_ms=None, then=0), default=1),
-}
-_TRUNCATIONS: dict[str, type[TruncBase]] = {"minute": TruncMinute, "hour": TruncHour, "day": TruncDay}
-
-
-@dataclass(frozen=True)
-class UsageBucket:
-    starts_at: datetime
-    group: str
-    requests: int
-    errors: int
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    amount_micros: int
-    ttft_ms_sum: int
-    ttft_count: int
-
-
-def usage_buckets(
-    tenant_id: UUID,
-    *,
-    start: datetime,
-    end: datetime,
-    granularity: str,
-    zone: tzinfo,
-    group: str,
-    model: str = "",
-    key: str = "",
-) -> list[UsageBucket]:
-    """What ended from `start` on and before `end`, by bucket of the zone's clock and by group, in one query; oldest first."""
-    field, truncate = _GROUP_FIELDS[group], _TRUNCATIONS[granularity]
-    is_fine = granularity == "minute"  # quarters of an hour, which are few, say all about longer buckets
-    name, sums = ("ended_at", _SUMS_OF_RECORDS) if is_fine else ("starts_at", _SUMS_OF_QUARTERS)
-    rows = (UsageRecord if is_fine else UsageQuarter).objects.filter(
-        **{"tenant_id": tenant_id, f"{name}__gte": start, f"{name}__lt": end}
-    )
-    rows = rows.filter(model=model) if model else rows
-    rows = rows.filter(key_id=key) if key else rows
-    found = (
-        rows.order_by()
-        .annotate(bucket=truncate(name, tzinfo=zone))
-        .values("bucket", *([field] if field else []))
-        .annotate(**{f"sum_{each}": Sum(what, default=0) for each, what in sums.items()})
-        .order_by("bucket")
-    )
-    return [
-        UsageBucket(
-            starts_at=row["bucket"],
-            group="" if field is None or row[field] in (None, 0) else str(row[field]),
-            **{each: row[f"sum_{each}"] for each in sums},
-        )
-        for row in found
-    ]
-
-
 def newest_use(tenant_id: UUID) -> datetime | None:
-    rows = UsageQuarter.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
+    rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
     found: datetime | None = rows.values_list("newest_at", flat=True).first()
     return found

@@ -8,6 +8,7 @@ from headway.errors import HeadwayError
 
 
 def tell(form: forms.Form, error: HeadwayError) -> None:
-    field: Any = error.param if error.param in form.fields else None
+    named = {"monthly_budget_micros": "monthly_budget"}.get(error.param or "", error.param)
+    field: Any = named if named in form.fields else None
     text = error.message[:1].upper() + error.message[1:]
     form.add_error(field, text)

@@ -15,12 +15,12 @@ _FIELDS = {
 }
 
 
-def limits_from(data: dict[str, Any], *, is_new: bool) -> dict[LimitKind, int | None]:
-    """None removes one; a new key has none to remove. A hard limit of nothing is one micro-dollar: none may be spent."""
+def limits_from(data: dict[str, Any], current: dict[str, int]) -> dict[LimitKind, int | None]:
+    """What differs from those there are (by kind); None removes one. A hard limit of nothing is one micro-dollar."""
     found = {kind: data.get(field) for kind, field in _FIELDS.items()}
     if found[LimitKind.BUDGET] == 0:
         found[LimitKind.BUDGET] = 1
-    return {kind: value for kind, value in found.items() if value is not None or not is_new}
+    return {kind: value for kind, value in found.items() if value != current.get(kind.value)}
 
 
 def initial_limits(limits: dict[str, int]) -> dict[str, int | None]:

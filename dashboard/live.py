@@ -9,7 +9,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any, Protocol
 
 import structlog
@@ -17,11 +16,12 @@ from channels.db import database_sync_to_async
 from django.db import DatabaseError
 from django.utils import timezone
 
-from billing.selectors import first_request_at, spent_micros, totals_since
+from billing.selectors import first_request_at, spent_micros
 from dashboard.limit_page import meter_id
 from dashboard.seats import Seat
 from dashboard.templatetags.dashboard import ms, percent, thousands, usd
-from headway.months import month_of, zone_named
+from dashboard.today import today_of
+from headway.months import month_of
 from inference.selectors import brain_seen
 from tenants.access import Action
 from tenants.selectors import keys_of_tenant
@@ -50,8 +50,7 @@ class Numbers:
 
 def read_numbers(tenant: Any) -> Numbers:
     now = timezone.now()
-    midnight = now.astimezone(zone_named(tenant.time_zone) or UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    today = totals_since(tenant.id, midnight)
+    today = today_of(tenant, now)
     spent = spent_micros(tenant.id, month_of(now, tenant.time_zone).name)
     parts = (("in", today.input_tokens), ("cached", today.cached_tokens), ("out", today.output_tokens))
     texts = {

@@ -6,8 +6,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from billing.selectors import Totals, first_request_at, has_used_key, spent_micros, totals_since
-from headway.months import month_of, zone_named
+from billing.selectors import first_request_at, has_used_key, spent_micros
+from dashboard.today import Today, today_of
+from headway.months import month_of
 from inference.selectors import OfferedModel, offered_models
 from tenants.selectors import TermsInForce, keys_of_tenant, terms_in_force
 from tenants.services.tickets import PLAYGROUND_KEY_ID
@@ -23,7 +24,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Overview:
-    today: Totals
+    today: Today
     time_zone: str
     spent_micros: int
     month: str
@@ -50,14 +51,12 @@ class Overview:
 
 def overview_of(tenant: Any) -> Overview:
     now = timezone.now()
-    zone = zone_named(tenant.time_zone) or UTC
-    midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
     month, terms, models = month_of(now, tenant.time_zone), terms_in_force(tenant), offered_models()
     budgets = [limit.value for limit in terms.limits if limit.scope == "tenant" and limit.kind == "monthly_budget"]
     has_first = first_request_at(tenant.id, without_key=PLAYGROUND_KEY_ID) is not None
     ready = [model.id for model in models if model.ready] or [model.id for model in models]
     return Overview(
-        today=totals_since(tenant.id, midnight),
+        today=today_of(tenant, now),
         time_zone=tenant.time_zone,
         spent_micros=spent_micros(tenant.id, month.name),
         month=month.name,

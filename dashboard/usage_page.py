@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from billing.selectors import UsageBucket, models_used, newest_use, usage_buckets
+from billing.selectors import models_used, newest_use
+from billing.services.usage_series import UsageBucket, aligned, usage_series
+from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
 from dashboard.usage_query import GROUPS, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
+from headway.money import MICROS_A_USD
 from tenants.selectors import keys_of_tenant, members_of_tenant
 
 MAX_SERIES = 6
 MAX_TABLE_ROWS = 200
 OTHER = "Other"
+_COLUMNS = {
+    "requests": "requests",
+    "errors": "errors",
+    "input_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "output_tokens": "completion_tokens",
+    "amount_micros": "amount_micros",
+}
 CSV_COLUMNS = ("requests", "errors", "input_tokens", "cached_tokens", "output_tokens", "ttft_ms_mean", "amount_usd")
 
 
@@ -118,20 +129,10 @@ def usage_csv(tenant: Any, asked: Mapping[str, str], now: datetime) -> str:
     writer = csv.writer(text)
     writer.writerow([f"{query.granularity} ({query.zone_name})", query.group, *CSV_COLUMNS])
     for bucket in _buckets(tenant, query):
-        ttft = round(bucket.ttft_ms_sum / bucket.ttft_count, 1) if bucket.ttft_count else ""
-        writer.writerow(
-            [
-                bucket.starts_at.astimezone(query.zone).isoformat(),
-                _safe(name_of(bucket.group)),
-                bucket.requests,
-                bucket.errors,
-                bucket.input_tokens,
-                bucket.cached_tokens,
-                bucket.output_tokens,
-                ttft,
-                f"{bucket.amount_micros / 1_000_000:.6f}",
-            ]
-        )
+        sums = bucket.sums
+        ttft = round(sums["ttft_ms_sum"] / sums["ttft_count"], 1) if sums["ttft_count"] else ""
+        at, numbers = bucket.starts_at.astimezone(query.zone).isoformat(), [sums[_COLUMNS[name]] for name in CSV_COLUMNS[:5]]
+        writer.writerow([at, _safe(name_of(bucket.group)), *numbers, ttft, f"{sums['amount_micros'] / MICROS_A_USD:.6f}"])
     return text.getvalue()
 
 
@@ -141,16 +142,10 @@ def _safe(text: str) -> str:
 
 
 def _buckets(tenant: Any, query: UsageQuery) -> list[UsageBucket]:
-    return usage_buckets(
-        tenant.id,
-        start=query.start,
-        end=query.end,
-        granularity=query.granularity,
-        zone=query.zone,
-        group=query.group,
-        model=query.model,
-        key=query.key,
-    )
+    filters = tuple((name, value) for name, value in (("model", query.model), ("key", query.key)) if value)
+    group = "" if query.group == "none" else query.group
+    asked = SeriesQuery(query.start, query.end, query.zone_name, query.granularity, group, filters)
+    return usage_series(tenant.id, aligned(asked)).buckets
 
 
 def _namer(tenant: Any, query: UsageQuery, keys: list[Any]) -> Callable[[str], str]:
@@ -159,6 +154,7 @@ def _namer(tenant: Any, query: UsageQuery, keys: list[Any]) -> Callable[[str], s
         names = names_of_keys(keys)
     elif query.group == "member":
         names = {str(member.user_id): str(member.user) for member in members_of_tenant(tenant)[:MAX_LISTED_KEYS]}
+    names["0"] = "no member" if query.group == "member" else "0"
     none = {"none": "All", "member": "no member", "key": "no key"}.get(query.group, "none")
     return lambda group: names.get(group, group or none)
 
@@ -187,7 +183,6 @@ def _series(
 def _value(buckets: list[UsageBucket], metric: str) -> float | None:
     """A sum; of times to the first token the mean, and None where there was none."""
     if metric == "ttft_ms":
-        count = sum(bucket.ttft_count for bucket in buckets)
-        return round(sum(bucket.ttft_ms_sum for bucket in buckets) / count, 1) if count else None
-    total: int = sum(getattr(bucket, metric) for bucket in buckets)
-    return total
+        count = sum(bucket.sums["ttft_count"] for bucket in buckets)
+        return round(sum(bucket.sums["ttft_ms_sum"] for bucket in buckets) / count, 1) if count else None
+    return sum(bucket.sums[_COLUMNS[metric]] for bucket in buckets)

@@ -18,7 +18,7 @@ METRICS = (
 )
 GROUPS = (("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Tier"), ("none", "Nothing"))
 STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
-MAX_BUCKETS = 1500
+MAX_BUCKETS = 1440
 MAX_DAYS = 400
 
 

@@ -205,6 +205,9 @@ class Limit(models.Model):
     model = models.CharField(max_length=200, blank=True, help_text="public id; blank: all models")
     kind = models.CharField(max_length=32, choices=LimitKind.choices)
     value = models.BigIntegerField()
+    is_self_set = models.BooleanField(
+        default=False, help_text="by the tenant itself, which may change it; never above what its plan gives"
+    )
 
     unscoped: ClassVar[models.Manager[Any]] = models.Manager()
     objects = TenantOwnedManager()

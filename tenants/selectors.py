@@ -47,6 +47,8 @@ class LimitInForce:
     kind: str
     value: int
     is_from_plan: bool = False
+    is_self_set: bool = False
+    """The tenant may change it."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,12 @@ def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
     """What would hold for the tenant on that plan."""
     tenant_id = str(tenant.id)
     rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
-    own = [_in_force(limit, tenant_id) for limit in rows]
+    of_plan = plan.default_limits()
+    own = [_in_force(limit, tenant_id, of_plan) for limit in rows]
     own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
     from_plan = [
         LimitInForce("tenant", tenant_id, kind.value, value, is_from_plan=True)
-        for kind, value in plan.default_limits().items()
+        for kind, value in of_plan.items()
         if kind.value not in own_kinds
     ]
     order = {kind.value: place for place, kind in enumerate(LimitKind)}
@@ -112,12 +115,15 @@ def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
 
 
-def _in_force(limit: Limit, tenant_id: str) -> LimitInForce:
+def _in_force(limit: Limit, tenant_id: str, of_plan: dict[LimitKind, int]) -> LimitInForce:
+    """What a tenant set itself, on a plan it has left perhaps, is at most what its plan gives."""
     if limit.key_id:
-        return LimitInForce("key", limit.key_id, limit.kind, limit.value)
+        return LimitInForce("key", limit.key_id, limit.kind, limit.value, is_self_set=limit.is_self_set)
     if limit.model:
-        return LimitInForce("model", f"{tenant_id}/{limit.model}", limit.kind, limit.value)
-    return LimitInForce("tenant", tenant_id, limit.kind, limit.value)
+        return LimitInForce("model", f"{tenant_id}/{limit.model}", limit.kind, limit.value, is_self_set=limit.is_self_set)
+    given = of_plan.get(LimitKind(limit.kind))
+    value = min(limit.value, given) if limit.is_self_set and given is not None else limit.value
+    return LimitInForce("tenant", tenant_id, limit.kind, value, is_self_set=limit.is_self_set)
 
 
 # For pages and the API, which narrow and cut them.

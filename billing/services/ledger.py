@@ -12,9 +12,9 @@ from django.db import transaction
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
 from billing.services.month_spend import MonthSums, Spent
-from billing.services.usage_quarters import FIELDS as QUARTER_FIELDS
-from billing.services.usage_quarters import QuarterSums
 from billing.services.usage_rows import insert_new, wait_for_writers
+from billing.services.usage_slots import FIELDS as SLOT_FIELDS
+from billing.services.usage_slots import SlotSums
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
 def record_usage(*, drafts: list[UsageDraft]) -> int:
-    """Insert all, and add them to their tenants' months and quarters, in one transaction. Returns how many were given.
+    """Insert all, and add them to their tenants' months and hours, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
     gateway had died with it): a final record takes that one's place. Raises UsageRefused when a record is not valid;
@@ -71,7 +71,7 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
         wait_for_writers({each["tenant_id"] for each in fields.values()})
-        quarters = QuarterSums()
+        slots = SlotSums()
         sums = MonthSums(each["tenant_id"] for each in fields.values())
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
@@ -83,27 +83,27 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
             if its.end_state == GATEWAY_LOST and mine["end_state"] != GATEWAY_LOST:
-                _replace_lost(its, mine, sums, quarters)
+                _replace_lost(its, mine, sums, slots)
             elif request_id not in before:
                 sums.add(_spent(mine))
-                quarters.add(mine)
-        quarters.write()
+                slots.add(mine)
+        slots.write()
         sums.write()
     return len(drafts)
 
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", *QUARTER_FIELDS)}
+    return {row.request_id: row for row in rows.only("request_id", *SLOT_FIELDS)}
 
 
-def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, quarters: QuarterSums) -> None:
+def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
         before = _spent({name: getattr(lost, name) for name in _SPENT})
         sums.add(replace(before, amount_micros=-before.amount_micros))
         sums.add(_spent(fields))
-        quarters.add({name: getattr(lost, name) for name in QUARTER_FIELDS}, times=-1)
-        quarters.add(fields)
+        slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
+        slots.add(fields)
 
 
 def _spent(fields: dict[str, Any]) -> Spent:

@@ -20,6 +20,7 @@ from headway.errors import HeadwayError
 from inference.selectors import offered_models
 from tenants.access import Action
 from tenants.errors import UnknownKey
+from tenants.selectors import limits_of_key
 from tenants.services.keys import (
     change_api_key,
     disable_api_key,
@@ -56,7 +57,7 @@ def new(request: HttpRequest, seat: Seat) -> HttpResponse:
                 allowed_models=data["allowed_models"],
                 allowed_addresses=data["allowed_addresses"],
                 tier_ceiling=data["tier_ceiling"],
-                limits=limits_from(data, is_new=True),
+                limits=limits_from(data, {}),
             )
             return _shown_once(request, seat, issued)
         except HeadwayError as error:
@@ -73,8 +74,8 @@ def edit(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         try:
             change_api_key(tenant=seat.tenant, key_id=key.id, settings=settings_from(form.cleaned_data, key), actor=seat.actor)
-            limits = limits_from(form.cleaned_data, is_new=False)
-            set_limits(tenant=seat.tenant, key_id=key.id, limits=limits, actor=seat.actor)
+            limits = limits_from(form.cleaned_data, limits_of_key(seat.tenant, key.id))
+            set_limits(tenant=seat.tenant, key_id=key.id, limits=limits, actor=seat.actor, is_self_service=True)
             messages.success(request, f"{key.name} was changed; gateways know within a second")
             return redirect("keys", seat.tenant.name)
         except HeadwayError as error:

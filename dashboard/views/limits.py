@@ -20,12 +20,14 @@ from tenants.services.terms import set_limits
 @require_http_methods(["GET", "POST"])
 @seated(Action.VIEW_LIMITS)
 def limits(request: HttpRequest, seat: Seat) -> HttpResponse:
-    form = LimitsForm(request.POST or None, initial=initial_limits(own_limits(seat.tenant)))
+    current = own_limits(seat.tenant)
+    form = LimitsForm(request.POST or None, initial=initial_limits(current))
     if request.method == "POST" and form.is_valid():
         try:
             if not seat.may(Action.MANAGE_LIMITS):
                 raise NotAllowed("your role may look at limits, not change them")
-            set_limits(tenant=seat.tenant, limits=limits_from(form.cleaned_data, is_new=False), actor=seat.actor)
+            limits = limits_from(form.cleaned_data, current)
+            set_limits(tenant=seat.tenant, limits=limits, actor=seat.actor, is_self_service=True)
             messages.success(request, "The limits hold within a second")
             return redirect("limits", seat.tenant.name)
         except HeadwayError as error:

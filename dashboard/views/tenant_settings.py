@@ -28,7 +28,8 @@ def settings(request: HttpRequest, seat: Seat) -> HttpResponse:
         try:
             if not seat.may(Action.MANAGE_SETTINGS):
                 raise NotAllowed("your role may look at settings, not change them")
-            set_limits(tenant=seat.tenant, limits={}, time_zone=form.cleaned_data["time_zone"], actor=seat.actor)
+            zone = form.cleaned_data["time_zone"]
+            set_limits(tenant=seat.tenant, limits={}, time_zone=zone, actor=seat.actor, is_self_service=True)
             messages.success(request, "The settings were saved")
             return redirect("settings", seat.tenant.name)
         except HeadwayError as error:

@@ -123,6 +123,27 @@ EMAIL_BACKEND = "workers.mail_backend.OutboxBackend"
 SMTP = smtp_server(env.secret("HEADWAY_SMTP_URL", ""), name="HEADWAY_SMTP_URL")
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("HEADWAY_MAIL_FROM", "headway@localhost")
 
+REST_FRAMEWORK = {
+    "EXCEPTION_HANDLER": "tenants.api.errors.answer_of",
+    "DEFAULT_SCHEMA_CLASS": "tenants.api.openapi.HeadwaySchema",
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.callers.KeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],  # a view says otherwise, or is closed
+    "UNICODE_JSON": True,
+    "STRICT_JSON": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Headway control API",
+    "VERSION": "1",
+    "DESCRIPTION": "What the pages do, for programs: send an API key with the right scope, or use a session.",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "POSTPROCESSING_HOOKS": ["tenants.api.openapi.with_common_parts"],
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+}
+
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_I18N = False

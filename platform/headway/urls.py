@@ -11,5 +11,6 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),
+    path("api/v1/", include("tenants.api.urls")),
     path("", include("dashboard.urls")),
 ]

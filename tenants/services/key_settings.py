@@ -45,6 +45,18 @@ def settings_of(key: ApiKey) -> KeySettings:
     )
 
 
+def allows_address(key: ApiKey, address: str) -> bool:
+    """May it be used from there? Gateways ask their own copy (inference/gateway/key_rows.py), by the same rule."""
+    if not key.allowed_addresses:
+        return True
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return any((mapped or ip) in ipaddress.ip_network(network) for network in key.allowed_addresses)
+
+
 def check_settings(settings: KeySettings, *, expires_before: datetime | None = None) -> KeySettings:
     """The same in its one form (addresses as networks, lists sorted). Raises InvalidInput.
 

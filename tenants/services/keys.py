@@ -208,7 +208,7 @@ def _issue(
     publish_key(key)
     record_audit(actor=actor, action="key.issue", target=key.id, tenant=tenant, after=settings.as_plain())
     if limits:
-        set_limits(tenant=tenant, limits=limits, key_id=key.id, actor=actor)
+        set_limits(tenant=tenant, limits=limits, key_id=key.id, actor=actor, is_self_service=True)
     return IssuedKey(key=key, text=made.text)
 
 

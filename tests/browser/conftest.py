@@ -50,7 +50,9 @@ out = session.session_key
 
     def last_mail(self, to: str) -> str:
         code = "from workers.models import Mail\n"
-        return str(self.shell(f"{code}out = Mail.objects.filter(to={to!r}).order_by('-id').values_list('text', flat=True).first()"))
+        return str(
+            self.shell(f"{code}out = Mail.objects.filter(to={to!r}).order_by('-id').values_list('text', flat=True).first()")
+        )
 
     def chat(self, key: str, **more: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **more}

@@ -68,9 +68,7 @@ def test_a_stranger_streams_a_token_within_a_minute(site: Site, open_browser: Ca
     expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
-def test_a_wrong_code_and_a_taken_name_are_said_where_they_were_typed(
-    site: Site, open_browser: Callable[..., Person]
-) -> None:
+def test_a_wrong_code_and_a_taken_name_are_said_where_they_were_typed(site: Site, open_browser: Callable[..., Person]) -> None:
     page = open_browser().page
     page.goto("/accounts/signup/")
     page.get_by_label("Email").fill("babbage@example.com")

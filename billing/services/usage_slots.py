@@ -1,7 +1,6 @@
-"""Usage by quarters of an hour: what the ledger says, added up in the transaction that changes it.
+"""Usage by quarters of an hour and by hours: what the ledger says, added up in the transaction that changes it.
 
-So a page over a million records reads a few thousand rows, and shows what the ledger holds, at once and exactly. Quarters,
-because every time zone's hours and days begin on one.
+So a page over a million records reads some thousand rows, and shows what the ledger holds, at once and exactly.
 """
 
 from collections import defaultdict
@@ -12,9 +11,11 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageQuarter
+from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageHour, UsageQuarter
 
 QUARTER_S = 900
+HOUR_S = 3600
+SLOTS = ((UsageQuarter, QUARTER_S), (UsageHour, HOUR_S))
 SUCCESSES = frozenset({"done", "client_gone_after_first_token", "client_gone_before_first_token"})
 """Everything else is an error: of ours, of an engine, or of the request."""
 
@@ -34,7 +35,7 @@ FIELDS = (*_GROUPED, "prompt_tokens", "cached_tokens", "completion_tokens")
 """Of a usage record: what is needed to add it."""
 
 
-class _Quarter(NamedTuple):
+class _Slot(NamedTuple):
     tenant_id: UUID
     starts_at: datetime
     key_id: str
@@ -43,42 +44,58 @@ class _Quarter(NamedTuple):
     tier: str
 
 
-class QuarterSums:
+class SlotSums:
     """Records to be added (or, replaced by better ones, taken away) in one transaction, then `write`."""
 
     def __init__(self) -> None:
-        self._sums: defaultdict[_Quarter, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
-        self._newest: dict[_Quarter, datetime] = {}
+        self._tables = [_TableSums(model, seconds) for model, seconds in SLOTS]
 
     def add(self, record: Mapping[str, Any], *, times: int = 1) -> None:
         """`times` -1 takes it away."""
-        quarter, sums = _quarter_of(record), self._sums[_quarter_of(record)]
-        for name, number in _numbers_of(record).items():
+        numbers = _numbers_of(record)
+        for table in self._tables:
+            table.add(record, numbers, times)
+
+    def write(self) -> None:
+        for table in self._tables:
+            table.write()
+
+
+class _TableSums:
+    def __init__(self, model: type[UsageQuarter] | type[UsageHour], seconds: int) -> None:
+        self._model, self._seconds = model, seconds
+        self._sums: defaultdict[_Slot, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
+        self._newest: dict[_Slot, datetime] = {}
+
+    def add(self, record: Mapping[str, Any], numbers: Mapping[str, int], times: int) -> None:
+        slot = _slot_of(record, self._seconds)
+        sums = self._sums[slot]
+        for name, number in numbers.items():
             sums[name] += times * number
         if times > 0:
-            self._newest[quarter] = max(record["ended_at"], self._newest.get(quarter, record["ended_at"]))
+            self._newest[slot] = max(record["ended_at"], self._newest.get(slot, record["ended_at"]))
 
     def write(self) -> None:
         """In one order, so that two who write do not wait for each other in a ring."""
         if not self._sums:
             return
-        names = [*_Quarter._fields, "newest_at", *SUMS]
-        table, quote = UsageQuarter._meta.db_table, connection.ops.quote_name
+        names = [*_Slot._fields, "newest_at", *SUMS]
+        table, quote = self._model._meta.db_table, connection.ops.quote_name
         newer = f"CASE WHEN excluded.newest_at > {table}.newest_at THEN excluded.newest_at ELSE {table}.newest_at END"
         changes = ", ".join(f"{quote(name)} = {table}.{quote(name)} + excluded.{quote(name)}" for name in SUMS)
         sql = (
             f"INSERT INTO {table} ({', '.join(map(quote, names))}) VALUES ({', '.join(['%s'] * len(names))}) "
-            f"ON CONFLICT ({', '.join(map(quote, _Quarter._fields))}) DO UPDATE SET newest_at = {newer}, {changes}"
+            f"ON CONFLICT ({', '.join(map(quote, _Slot._fields))}) DO UPDATE SET newest_at = {newer}, {changes}"
         )
         with connection.cursor() as cursor:
-            cursor.executemany(sql, [self._row(quarter) for quarter in sorted(self._sums)])
+            cursor.executemany(sql, [self._row(slot) for slot in sorted(self._sums)])
 
-    def _row(self, quarter: _Quarter) -> list[Any]:
+    def _row(self, slot: _Slot) -> list[Any]:
         at = connection.ops.adapt_datetimefield_value
-        tenant_id = quarter.tenant_id if connection.features.has_native_uuid_field else quarter.tenant_id.hex
-        newest = self._newest.get(quarter, quarter.starts_at)
-        rest = [quarter.key_id, quarter.member_id, quarter.model, quarter.tier]
-        return [tenant_id, at(quarter.starts_at), *rest, at(newest), *(self._sums[quarter][name] for name in SUMS)]
+        tenant_id = slot.tenant_id if connection.features.has_native_uuid_field else slot.tenant_id.hex
+        newest = self._newest.get(slot, slot.starts_at)
+        rest = [slot.key_id, slot.member_id, slot.model, slot.tier]
+        return [tenant_id, at(slot.starts_at), *rest, at(newest), *(self._sums[slot][name] for name in SUMS)]
 
 
 def bucket_of(ttft_ms: int) -> str:
@@ -86,9 +103,9 @@ def bucket_of(ttft_ms: int) -> str:
     return next((name for bound, name in zip(TTFT_BOUNDS_MS, TTFT_BUCKETS, strict=False) if ttft_ms <= bound), TTFT_BUCKETS[-1])
 
 
-def _quarter_of(record: Mapping[str, Any]) -> _Quarter:
-    seconds = int(record["ended_at"].timestamp()) // QUARTER_S * QUARTER_S
-    return _Quarter(
+def _slot_of(record: Mapping[str, Any], width_s: int) -> _Slot:
+    seconds = int(record["ended_at"].timestamp()) // width_s * width_s
+    return _Slot(
         tenant_id=UUID(str(record["tenant_id"])),
         starts_at=datetime.fromtimestamp(seconds, UTC),
         key_id=record["key_id"],

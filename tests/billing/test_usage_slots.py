@@ -1,4 +1,4 @@
-"""Quarters always say what the ledger says, whatever comes in which order, twice or instead of something else."""
+"""Quarters and hours always say what the ledger says, whatever comes in which order, twice or instead of something else."""
 
 import threading
 from collections import defaultdict
@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from billing.models import TTFT_BUCKETS, UsageQuarter, UsageRecord
+from billing.models import TTFT_BUCKETS, UsageHour, UsageQuarter, UsageRecord
 from billing.services.ledger import UsageDraft, record_usage
-from billing.services.usage_quarters import SUCCESSES, SUMS, bucket_of
+from billing.services.usage_slots import SLOTS, SUCCESSES, SUMS, bucket_of
 from tests.inference.gateway.usage_drafts import draft
 
 OTHER_TENANT = "99999999-9999-4999-8999-999999999999"
 
 
-def from_ledger() -> dict[Any, dict[str, int]]:
+def from_ledger(width_s: int) -> dict[Any, dict[str, int]]:
     """The ledger added up the slow way."""
     sums: dict[Any, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
     for record in UsageRecord.objects.all():
-        start = int(record.ended_at.timestamp()) // 900 * 900
+        start = int(record.ended_at.timestamp()) // width_s * width_s
         into = sums[str(record.tenant_id), start, record.key_id, record.member_id or 0, record.model, record.tier]
         into["requests"] += 1
         into["errors"] += record.end_state not in SUCCESSES
@@ -37,13 +37,18 @@ def from_ledger() -> dict[Any, dict[str, int]]:
     return dict(sums)
 
 
-def from_quarters() -> dict[Any, dict[str, int]]:
+def from_table(model: type[UsageQuarter] | type[UsageHour]) -> dict[Any, dict[str, int]]:
     found = {}
-    for row in UsageQuarter.objects.all():
+    for row in model._default_manager.all():
         key = (str(row.tenant_id), int(row.starts_at.timestamp()), row.key_id, row.member_id, row.model, row.tier)
         assert key not in found
         found[key] = {name: getattr(row, name) for name in SUMS}
     return {key: sums for key, sums in found.items() if any(sums.values())}
+
+
+def assert_equal() -> None:
+    for model, width_s in SLOTS:
+        assert from_table(model) == from_ledger(width_s)
 
 
 drafts = st.builds(
@@ -67,14 +72,14 @@ drafts = st.builds(
 class AnyOrder(TestCase):
     @settings(max_examples=60, deadline=None)
     @given(batches=st.lists(st.lists(drafts, min_size=1, max_size=8), max_size=5))
-    def test_quarters_are_the_ledger(self, batches: list[list[UsageDraft]]) -> None:
+    def test_the_sums_are_the_ledgers(self, batches: list[list[UsageDraft]]) -> None:
         for batch in batches:
             # One request is one tenant's.
             owned = [each for each in batch if each.tenant_id == OTHER_TENANT] or batch
             tenant = owned[0].tenant_id
             numbered = [_renamed(each, tenant) for each in owned if each.tenant_id == tenant]
             record_usage(drafts=numbered)
-            assert from_quarters() == from_ledger()
+            assert_equal()
 
 
 def _renamed(one: UsageDraft, tenant: str) -> UsageDraft:
@@ -119,5 +124,5 @@ def test_two_that_carry_the_same_records_at_once_add_them_once() -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    assert from_quarters() == from_ledger()
+    assert_equal()
     assert UsageRecord.objects.count() == 40

@@ -10,12 +10,16 @@ FIELDS += ("completion_tokens", "amount_micros", "ttft_ms")
 
 
 def fill(apps, _schema_editor):
-    """What the ledger held before quarters were kept."""
-    record, quarter = apps.get_model("billing", "UsageRecord"), apps.get_model("billing", "UsageQuarter")
+    """What the ledger held before sums were kept."""
+    for name, width_s in (("UsageQuarter", 900), ("UsageHour", 3600)):
+        _fill(apps.get_model("billing", "UsageRecord"), apps.get_model("billing", name), width_s)
+
+
+def _fill(record, slot, width_s):
     sums = defaultdict(lambda: defaultdict(int))
     newest = {}
     for row in record.objects.values(*FIELDS).iterator(chunk_size=2000):
-        starts_at = datetime.fromtimestamp(int(row["ended_at"].timestamp()) // 900 * 900, UTC)
+        starts_at = datetime.fromtimestamp(int(row["ended_at"].timestamp()) // width_s * width_s, UTC)
         key = (row["tenant_id"], starts_at, row["key_id"], row["member_id"] or 0, row["model"], row["tier"])
         newest[key] = max(newest.get(key, row["ended_at"]), row["ended_at"])
         into = sums[key]
@@ -30,10 +34,10 @@ def fill(apps, _schema_editor):
             bound = next((bound for bound in BOUNDS if row["ttft_ms"] <= bound), None)
             into[f"ttft_le_{bound}" if bound else "ttft_more"] += 1
     names = ("tenant_id", "starts_at", "key_id", "member_id", "model", "tier")
-    numbers = [field.name for field in quarter._meta.fields if field.name not in {*names, "id", "newest_at"}]
-    quarter.objects.bulk_create(
+    numbers = [field.name for field in slot._meta.fields if field.name not in {*names, "id", "newest_at"}]
+    slot.objects.bulk_create(
         (
-            quarter(**dict(zip(names, key)), newest_at=newest[key], **{name: into[name] for name in numbers})
+            slot(**dict(zip(names, key)), newest_at=newest[key], **{name: into[name] for name in numbers})
             for key, into in sums.items()
         ),
         batch_size=500,
@@ -43,7 +47,7 @@ def fill(apps, _schema_editor):
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0004_usagequarter'),
+        ('billing', '0004_usage_slots'),
     ]
 
     operations = [
