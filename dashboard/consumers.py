@@ -26,7 +26,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
     seat: Seat
 
     async def connect(self) -> None:
-        self._sequence, self._state, self._checked_s = 0, None, asyncio.get_running_loop().time()
+        self._state: State | None = None
+        self._sequence, self._checked_s = 0, asyncio.get_running_loop().time()
         seat = await self._seat_now()
         await self.accept()
         if seat is None:

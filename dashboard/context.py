@@ -43,7 +43,8 @@ def site(request: HttpRequest) -> dict[str, Any]:
     seat = getattr(request, "seat", None)
     found: dict[str, Any] = {"seat": seat, "api_url": api_url()}
     if seat is not None:
-        here = request.resolver_match.url_name.split("_")[0] if request.resolver_match else ""
+        match = request.resolver_match
+        here = (match.url_name or "").split("_")[0] if match else ""
         shown = [(group, [item for item in items if seat.can[item[3]]]) for group, items in NAVIGATION]
         found["navigation"] = [(group, items) for group, items in shown if items]
         found["here"] = here

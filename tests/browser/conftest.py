@@ -49,10 +49,8 @@ out = session.session_key
         return str(self.shell(code))
 
     def last_mail(self, to: str) -> str:
-        code = "from workers.models import Mail\n"
-        return str(
-            self.shell(f"{code}out = Mail.objects.filter(to={to!r}).order_by('-id').values_list('text', flat=True).first()")
-        )
+        rows = f"Mail.objects.filter(to={to!r}).order_by('-id').values_list('text', flat=True)"
+        return str(self.shell(f"from workers.models import Mail\nout = {rows}.first()"))
 
     def chat(self, key: str, **more: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, **more}

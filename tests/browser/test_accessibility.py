@@ -77,7 +77,11 @@ def test_pages_are_small_and_painted_within_a_second(
     for address in addresses:
         person = open_browser("furnished-owner")  # with an empty cache
         requests: list[Request] = []
-        person.page.on("requestfinished", lambda request, seen=requests: seen.append(request))
+
+        def finished(request: Request, seen: list[Request] = requests) -> None:
+            seen.append(request)
+
+        person.page.on("requestfinished", finished)
         person.page.goto(address, wait_until="load")
         sizes = [request.sizes()["responseBodySize"] for request in requests]
         paint_ms = person.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
