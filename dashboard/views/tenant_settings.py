@@ -1,5 +1,6 @@
 """Settings of an organisation: its time zone and its plan, with what a change of plan changes."""
 
+from functools import cache
 from zoneinfo import available_timezones
 
 from django.contrib import messages
@@ -34,7 +35,7 @@ def settings(request: HttpRequest, seat: Seat) -> HttpResponse:
             return redirect("settings", seat.tenant.name)
         except HeadwayError as error:
             tell(form, error)
-    shown = {"form": form, "zones": sorted(available_timezones()), "offers": plan_offers(seat.tenant)}
+    shown = {"form": form, "zones": _zones(), "offers": plan_offers(seat.tenant)}
     return render(request, "dashboard/settings.html", shown)
 
 
@@ -46,3 +47,9 @@ def plan(request: HttpRequest, seat: Seat) -> HttpResponse:
         with telling(request, f"{seat.tenant.name} is on the plan {wanted}"):
             choose_plan(tenant=seat.tenant, plan=wanted, actor=seat.actor)
     return redirect("settings", seat.tenant.name)
+
+
+@cache
+def _zones() -> list[str]:
+    """Of this machine; looking for them reads hundreds of files."""
+    return sorted(available_timezones())

@@ -17,7 +17,7 @@ ADMIN_POLICY = {
 }
 
 
-class ContentSecurityMiddleware(CSPMiddleware):  # type: ignore[misc]  # django-csp has no types
+class ContentSecurityMiddleware(CSPMiddleware):
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         if request.path_info.startswith("/admin/"):
             response._csp_config = ADMIN_POLICY  # type: ignore[attr-defined]
