@@ -72,6 +72,11 @@ def plan_of(tenant: Tenant) -> Plan:
     return tenant.plan or Plan.objects.filter(name=DEFAULT_PLAN).first() or Plan(name=DEFAULT_PLAN)
 
 
+def plan_name_of(tenant: Tenant) -> str:
+    """The same by name, without looking it up."""
+    return tenant.plan.name if tenant.plan is not None else DEFAULT_PLAN
+
+
 def terms_in_force(tenant: Tenant) -> TermsInForce:
     """The plan with the tenant's own limits in place of the plan's; those of revoked keys are left out."""
     return terms_on(tenant, plan_of(tenant))

@@ -103,6 +103,10 @@ def standing_in(request: Request, tenant_name: str) -> Standing:
     member = membership_of(request.user, tenant_name)
     if member is None:
         raise UnknownTenant(f"there is no organisation {tenant_name!r} that you belong to")
+    return standing_of_member(member)
+
+
+def standing_of_member(member: Membership) -> Standing:
     return Standing(member.tenant, actions_of_role(member.role), member.role, member.user, None, f"user:{member.user}")
 
 

@@ -140,8 +140,8 @@ class PlansShape(s.Serializer):
 
 class PlanChangeShape(s.Serializer):
     field = s.CharField()
-    before = s.JSONField(allow_null=True)
-    after = s.JSONField(allow_null=True)
+    before = s.JSONField()
+    after = s.JSONField()
 
 
 class PlanPreviewShape(s.Serializer):
@@ -180,8 +180,8 @@ class AuditShape(s.Serializer):
     actor = s.CharField()
     action = s.CharField()
     target = s.CharField()
-    before = s.JSONField(allow_null=True)
-    after = s.JSONField(allow_null=True)
+    before = s.JSONField()
+    after = s.JSONField()
     address = s.CharField(allow_blank=True)
     request_id = s.CharField(allow_blank=True)
 

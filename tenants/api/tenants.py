@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db.models import F
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
@@ -10,11 +11,11 @@ from rest_framework.response import Response
 from tenants.access import Action
 from tenants.api import shapes
 from tenants.api.base import HeadwayView, TenantView
-from tenants.api.callers import Standing, standing_in
+from tenants.api.callers import Standing, standing_in, standing_of_member
 from tenants.api.errors import SessionNeeded
 from tenants.errors import UnknownMember
 from tenants.models import ApiKey, Membership, Tenant, User
-from tenants.selectors import plan_of
+from tenants.selectors import plan_name_of
 from tenants.services.members import leave, transfer_ownership
 from tenants.services.tenants import found_tenant
 from tenants.services.terms import set_limits
@@ -25,16 +26,16 @@ class Tenants(HeadwayView):
     def get(self, request: Request) -> Response:
         """Those you belong to, by name; of a key the one that it belongs to."""
         if isinstance(request.auth, ApiKey):
-            rows = Tenant.objects.filter(id=request.auth.tenant_id)
-        elif request.user.is_authenticated:
-            rows = Tenant.objects.filter(id__in=Membership.unscoped.filter(user=request.user).values("tenant_id"))
-        else:
-            raise NotAuthenticated
-
-        def prepare(tenant: Tenant) -> dict[str, Any]:
-            return tenant_values(standing_in(request, tenant.name))
-
-        return self.page(rows.select_related("plan"), shapes.TenantShape, ordering=("name",), prepare=prepare)
+            only = Tenant.objects.filter(id=request.auth.tenant_id)
+            name = request.auth.tenant.name
+            return self.page(
+                only, shapes.TenantShape, ordering=("name",), prepare=lambda _: tenant_values(standing_in(request, name))
+            )
+        mine = Membership.unscoped.filter(user=person_of(request)).select_related("tenant", "tenant__plan", "user")
+        rows = mine.annotate(name=F("tenant__name"))
+        return self.page(
+            rows, shapes.TenantShape, ordering=("name",), prepare=lambda member: tenant_values(standing_of_member(member))
+        )
 
     @extend_schema(operation_id="tenants_create", request=shapes.NewTenant, responses={201: shapes.TenantShape})
     def post(self, request: Request) -> Response:
@@ -105,7 +106,7 @@ def tenant_values(standing: Standing) -> dict[str, Any]:
     return {
         "id": tenant.id,
         "name": tenant.name,
-        "plan": plan_of(tenant).name,
+        "plan": plan_name_of(tenant),
         "time_zone": tenant.time_zone,
         "created_at": tenant.created_at,
         "is_suspended": tenant.suspended_at is not None,

@@ -8,13 +8,13 @@ from django.test import Client
 
 from billing.services.ledger import record_usage
 from inference.models import Model
-from tenants.models import AuditEntry, Membership, Tenant, User
+from tenants.models import AuditEntry, Tenant, User
 from tenants.services.key_format import parse_key
 from tenants.services.keys import issue_api_key
 from tenants.services.terms import set_limits, set_plan
 from tests.inference.gateway.usage_drafts import draft
 from tests.tenants.api.cast import Api, code_of, with_key
-from tests.tenants.cast import full_tenant, person, role_of
+from tests.tenants.cast import full_tenant, person, role_of, tenant_with
 from tests.workers.broker import Broker
 from workers.models import Mail
 
@@ -352,4 +352,7 @@ def test_no_view_asks_the_database_for_each_row(
     for path in ("keys", "members", "audit", "requests", "webhooks", "deliveries", "invitations", "limits", "usage"):
         with django_assert_max_num_queries(12):
             assert owner.get(f"tenants/acme/{path}/").status_code == 200
-    assert Membership.unscoped.count() == 5
+    for number in range(20):
+        tenant_with(f"other-{number}", owner=people["owner"])
+    with django_assert_max_num_queries(8):
+        assert len(owner.get("tenants/").json()["results"]) == 21
