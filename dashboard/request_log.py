@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import Q
 
 from billing.selectors import LEFT, WENT_WELL, models_used, requests_of_tenant
-from dashboard.paging import Page, by_id
+from dashboard.paging import Page, by_time
 from tenants.selectors import keys_of_tenant
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
@@ -60,7 +60,7 @@ def request_log(tenant: Any, asked: Mapping[str, str]) -> RequestLog:
         rows = rows.filter(key_id=key)
     keys = list(keys_of_tenant(tenant)[:MAX_LISTED_KEYS])
     return RequestLog(
-        page=by_id(rows, asked.get("page", "")),
+        page=by_time(rows, "ended_at", asked.get("page", "")),
         query=query,
         model=model,
         key=key,

@@ -41,10 +41,19 @@ class Brain:
 
 
 @pytest.fixture
-def brain(monkeypatch: pytest.MonkeyPatch) -> Brain:
+async def brain(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Brain]:
     found = Brain()
-    monkeypatch.setattr(LiveConsumer, "watch", Watch(look=found.look, every_s=EVERY_S))
-    return found
+    watch = Watch(look=found.look, every_s=EVERY_S)
+    monkeypatch.setattr(LiveConsumer, "watch", watch)
+    yield found
+    await ended(watch)
+
+
+async def ended(watch: Watch) -> None:
+    """Its loop has, as nobody watches; so no thread of its reads on while the database goes."""
+    async with asyncio.timeout(3):
+        while watch._loop is not None and not watch._loop.done():  # noqa: ASYNC110
+            await asyncio.sleep(EVERY_S)
 
 
 @pytest.fixture
@@ -137,9 +146,7 @@ async def test_many_pages_are_one_look_and_none_when_nobody_watches(acme: Furnis
         brain.used["tenant", str(acme.tenant.id), "requests_per_minute"] = 1
         await frame(socket)
         assert watch.num_looks - before <= 2
-    async with asyncio.timeout(3):
-        while not watch._loop.done():  # type: ignore[union-attr]  # noqa: ASYNC110
-            await asyncio.sleep(EVERY_S)
+    await ended(watch)
 
 
 async def test_b139_steady_watchers_miss_nothing_while_others_come_and_go(acme: Furnished, brain: Brain) -> None:
