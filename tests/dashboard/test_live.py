@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
+from django.db import connections
 from django.test import Client
 
 from dashboard.consumers import NO_SEAT, LiveConsumer
@@ -54,6 +55,7 @@ async def ended(watch: Watch) -> None:
     async with asyncio.timeout(3):
         while watch._loop is not None and not watch._loop.done():  # noqa: ASYNC110
             await asyncio.sleep(EVERY_S)
+    await database_sync_to_async(connections.close_all)()
 
 
 @pytest.fixture
