@@ -5,6 +5,10 @@ is what holds requests back, and shrinks in proportion when the latency is over 
 the latency while no prompt is read on the replica (`Router.inter_token_s`). What the prompts of others do to it is the
 engine's token budget; a cap that followed that would shrink until it starved the replica, and still be over the target.
 It starts at the pool's bound, and without a measurement goes back to it: nothing says that so many are too many.
+
+A target below what the replica does with one request cannot be held by any cap: one that tried would serve one
+request at a time, slowly. So the least latency seen with at most `alone` requests counts, and the aim is never below
+`alone_ratio` of that.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +26,7 @@ class BatchCap:
         self._max_in_flight = max_in_flight
         self._exact = float(max_in_flight)
         self._changed_s = float("-inf")
+        self._alone_s: float | None = None
 
     @property
     def value(self) -> int:
@@ -35,15 +40,26 @@ class BatchCap:
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
         """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
+        if inter_token_s is not None and in_flight == 1:
+            self._saw_alone(inter_token_s)
         if target_s is None or in_flight == 0 or inter_token_s is None:
             self._grow(in_flight, now_s)
         elif now_s >= self._changed_s + self._tunables.interval_s:
-            ratio = inter_token_s / (target_s * self._tunables.aim_ratio)
+            ratio = inter_token_s / self._aim_s(target_s)
             if ratio > 1.0:
                 self._shrink(in_flight, now_s, ratio)
             elif ratio < self._tunables.grow_below_ratio:
                 self._grow(in_flight, now_s)
         return self.value
+
+    def _saw_alone(self, inter_token_s: float) -> None:
+        """Moves slowly: one slow moment is no slow replica, and one that was slow may not stay so."""
+        known_s = inter_token_s if self._alone_s is None else self._alone_s
+        self._alone_s = known_s + (inter_token_s - known_s) * self._tunables.alone_weight
+
+    def _aim_s(self, target_s: float) -> float:
+        aim_s = target_s * self._tunables.aim_ratio
+        return aim_s if self._alone_s is None else max(aim_s, self._alone_s * self._tunables.alone_ratio)
 
     def _grow(self, in_flight: int, now_s: float) -> None:
         """Only a cap that is reached: below it, the latency says nothing about what a higher one would do."""
