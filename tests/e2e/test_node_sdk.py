@@ -11,7 +11,7 @@ import pytest
 from inference.gateway.upstream import UpstreamTunables
 from tests.e2e.installation import ROOT
 from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway
-from tests.fakes.replica import CLOSE, EVENT_STREAM_HEAD, ScriptedReplica, chat_events, piece
+from tests.fakes.replica import CLOSE, EVENT_STREAM_HEAD, ScriptedReplica, Step, chat_events, piece
 
 SCRIPT = Path(__file__).parent / "node" / "chat.mjs"
 PACKAGES = ROOT / ".cache" / "node"
@@ -51,7 +51,7 @@ async def test_a_stream_is_read_to_its_end(gateway: GatewayUnderTest) -> None:
 async def test_b27_a_stream_that_fails_raises_in_the_node_sdk_and_keeps_the_text_so_far(
     gateway: GatewayUnderTest, replica: ScriptedReplica, then: str
 ) -> None:
-    begun = [EVENT_STREAM_HEAD, piece(b"".join(chat_events()[:2])), 0.05]
+    begun: list[Step] = [EVENT_STREAM_HEAD, piece(b"".join(chat_events()[:2])), 0.05]
     replica.script([*begun, CLOSE] if then == "closes" else [*begun, 30.0])
     result = await chat(gateway)
     assert result["text"] == "Hel"

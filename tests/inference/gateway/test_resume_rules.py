@@ -192,7 +192,7 @@ async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal(caplog
     assert "prompt too long" not in caplog.text, "an engine's words may quote the prompt"
 
 
-async def test_b15_a_replica_that_hangs_is_left_for_another() -> None:
+async def test_a_replica_that_hangs_is_left_for_another() -> None:
     never = asyncio.Event()
     engine = TokenEngine(TEXT, ends_by=never)
     async with three_replicas(engine, upstream=UpstreamTunables(inter_event_s=0.2)) as gateway:
