@@ -13,6 +13,7 @@ from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
 from inference.gateway.idempotency import IdempotencyKeys
+from inference.gateway.listening import connections_allowed
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
 from inference.gateway.receipts import Receipts
@@ -148,6 +149,7 @@ class GatewayParts:
 
     def __post_init__(self) -> None:
         self.bodies = BodyBudget(self.edge.max_bodies_bytes)
+        self.max_connections = min(self.edge.max_connections, connections_allowed())
         self.bad_keys = BadKeys(self.tunables.bad_keys_per_minute)
         self.cors = Cors(self.tunables.cors_origins)
         self.idempotency = IdempotencyKeys(

@@ -26,6 +26,7 @@ from inference.gateway.edge import (
     HEAD_TOO_SLOW,
     HEADERS_TOO_LARGE,
     NO_TUNNEL,
+    TOO_MANY_CONNECTIONS,
     TOO_MANY_PIPELINED,
     URL_TOO_LONG,
     BodiesInFlight,
@@ -66,6 +67,9 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=self.edge.client_buffer_bytes)
+        if len(self.connections) > self.parts.max_connections:
+            self._refuse(TOO_MANY_CONNECTIONS)
+            return
         self._watch_head()
         if self.parts.is_draining:  # accepted just before the listening socket was closed
             self.shutdown()
@@ -204,6 +208,7 @@ class EdgeProtocol(HttpToolsProtocol):
         body = self._last_words.body()
         named = [*self._last_words.all_headers(), ("x-request-id", new_request_id())]
         headers = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named)
+        headers += b"".join(name + b": " + value + b"\r\n" for name, value in self.parts.cors.headers(self.headers or []))
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
         self.transport.write(STATUS_LINE[self._last_words.status] + head + headers + b"\r\n" + body)
         self.end(is_unread=True)

@@ -107,7 +107,7 @@ class OpenApiConsumer(GatewayConsumer):
     """GET /v1/openapi.json: the description of /v1; no key is needed."""
 
     async def handle(self) -> None:
-        await self.responder.json(200, document_bytes())
+        await self.responder.json(200, document_bytes(self.parts.tunables.max_choices))
 
 
 class PreflightConsumer(GatewayConsumer):

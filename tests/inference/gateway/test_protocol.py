@@ -67,6 +67,24 @@ BASIC = json.dumps(basic()).encode()
 STREAM = json.dumps(basic(stream=True)).encode()
 
 
+# -- connections
+
+
+async def test_a_connection_too_many_is_told_so_and_the_others_go_on(replica: ScriptedReplica) -> None:
+    async with running_gateway(model_changes("m", [replica.url]), edge=EdgeTunables(max_connections=2)) as gateway:
+        first, second = await raw(gateway, b""), await raw(gateway, b"")
+        third = await raw(gateway, b"GET /healthz HTTP/1.1\r\n\r\n")
+        await assert_refused(third, 503, "too_many_connections")
+        first.writer.write(post(gateway, BASIC))
+        assert (await first.answer())[0] == 200
+        await second.close()
+        await third.close()
+        for _ in range(100):  # until the gateway has seen them go
+            if (await gateway.http.get("/healthz")).status_code == 200:
+                break
+        await assert_alive(gateway)
+
+
 # -- heads
 
 
