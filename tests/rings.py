@@ -1,6 +1,6 @@
 """Run the rings of tests one after another (`make test`), some of them (`python -m tests.rings edges smoke`), or the storms.
 
-services   policy, services and parts: on SQLite, and again on a real PostgreSQL
+services   policy, services and parts: on SQLite, and what a database takes part in again on a real PostgreSQL
 edges      whole processes, real sockets and real vLLM: on PostgreSQL
 smoke      one request from end to end: on SQLite, the embedded default
 
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fakes.postgres import postgres_server
@@ -91,13 +92,27 @@ def run(label: str, paths: list[str], *, database_url: str, extra: list[str]) ->
 
 RINGS = {
     "sqlite": ("services, SQLite", SERVICES, False),
-    "postgres": ("services, PostgreSQL", SERVICES, True),
+    "postgres": ("services, PostgreSQL", ["--database-only", *SERVICES], True),
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
 
 
-PAIR = ("sqlite", "postgres")
+# Side by side: they are mostly waiting. The edges need the machine for themselves.
+LANES = (("sqlite",), ("postgres", "smoke"))
+
+
+def side_by_side(lanes: list[list[str]], url: str) -> list[int]:
+    """Each lane's rings one after another, the lanes at once."""
+
+    def lane(names: list[str]) -> int:
+        codes = []
+        for label, paths, on_postgres in (RINGS[name] for name in names):
+            codes.append(Run(label, paths, database_url=url if on_postgres else "").wait())
+        return max(codes)
+
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        return list(threads.map(lane, lanes))
 
 
 def main(wanted: list[str]) -> int:
@@ -109,13 +124,11 @@ def main(wanted: list[str]) -> int:
     with postgres_server() as url:
         if wanted == ["soak"]:
             return run("soak, PostgreSQL", ["tests"], database_url=url, extra=["-m", "soak", "-s"])
-        codes = []
         names = list(wanted or RINGS)
-        if {"sqlite", "postgres"} <= set(names):  # mostly waiting: side by side they take half the time
-            both = [Run(RINGS[name][0], RINGS[name][1], database_url=url if RINGS[name][2] else "") for name in PAIR]
-            codes += [each.wait() for each in both]
-            names = [name for name in names if name not in PAIR]
-        for label, paths, on_postgres in (RINGS[name] for name in names):
+        lanes = [found for lane in LANES if (found := [name for name in lane if name in names])]
+        codes = side_by_side(lanes, url) if len(lanes) > 1 else []
+        rest = [name for name in names if not codes or not any(name in lane for lane in LANES)]
+        for label, paths, on_postgres in (RINGS[name] for name in rest):
             codes.append(run(label, paths, database_url=url if on_postgres else "", extra=[]))
     return max(codes)
 
