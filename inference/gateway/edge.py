@@ -68,7 +68,8 @@ class EdgeTunables:
     idle_connection_s: float = 75.0
     """How long an idle connection is kept: longer than load balancers keep theirs (60 s), so that they close first."""
     linger_s: float = 1.0
-    """After an answer that came before its request was whole: how long what still arrives is dropped before the close."""
+    """After an answer that came before its request was whole: what still arrives is dropped until for so long nothing has
+    (or a body's time and size are over), and then the connection is closed."""
     drain_idle_s: float = 1.0
     """In a drain: how long an idle connection may still bring a request (answered with `connection: close`), and how long a
     body that is not whole may still take; then 503."""
