@@ -101,7 +101,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def end(self, *, is_unread: bool) -> None:
         """Close when what was written has left. With a request that is not whole, go on dropping what comes until nothing has
-        come for a moment: closing over unread bytes resets the connection, which can take the answer from the client's hands."""
+        come for a moment: closing over unread bytes resets the connection, which can take the answer from its client."""
         self._is_ending = True
         self._stop_timers()
         if is_unread and self.edge.linger_s and self.transport.can_write_eof():
