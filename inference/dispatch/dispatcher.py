@@ -14,9 +14,12 @@ from headway.errors import HeadwayError
 from inference.dispatch.refusals import closing_error, error_of
 from inference.gateway.state import ControlState, ReplicaEntry
 from inference.policy.brain_tunables import BrainTunables
-from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, Reason, Refused, RetryKind, Usage
+from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Reason, Refused, RetryKind, Usage
 
 log = structlog.get_logger(__name__)
+
+# An answer that has no decision of its own (an error, a list) waits so long for its x-ratelimit headers.
+RATES_WITHIN_S = 0.25
 
 
 def brain_tunables_from_env() -> BrainTunables:
@@ -41,6 +44,8 @@ class Link(Protocol):
     def progress(self, tokens: Iterable[tuple[str, int]]) -> None: ...
     def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None: ...
     def parked(self, request_id: str, ask: Ask) -> None: ...
+    def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
+        """May never be answered."""
 
 
 class Grant:
@@ -145,6 +150,19 @@ class Dispatcher:
         if request_id in self._open:
             self._open.discard(request_id)
             self.link.end(request_id, ending, usage)
+
+    async def rates(self, tenant: str, key: str, model: str) -> RateView | None:
+        """How the limits of this key stand; None: nobody says in time."""
+        if not self._state.terms(tenant).limits:
+            return None
+        told: asyncio.Future[RateView] = asyncio.get_running_loop().create_future()
+        self.link.rates(tenant, key, model, lambda rates: None if told.done() else told.set_result(rates))
+        if told.done():
+            return told.result()
+        try:
+            return await asyncio.wait_for(told, RATES_WITHIN_S)
+        except TimeoutError:
+            return None
 
     def report_progress(self) -> None:
         """Called four times a second: how far those are that run."""

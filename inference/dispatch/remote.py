@@ -21,6 +21,7 @@ from inference.dispatch.refusals import brain_away_error
 from inference.dispatch.wire import (
     PROTOCOL,
     Announced,
+    AskRates,
     Challenge,
     End,
     FirstToken,
@@ -32,6 +33,7 @@ from inference.dispatch.wire import (
     ParkFrame,
     Progress,
     QueuedFrame,
+    RatesFrame,
     RefusedFrame,
     Role,
     Submit,
@@ -43,7 +45,7 @@ from inference.dispatch.wire import (
     outgoing,
     prove,
 )
-from inference.policy.decisions import Ask, Decision, Ending, Usage
+from inference.policy.decisions import Ask, Decision, Ending, RateView, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +100,8 @@ class RemoteLink:
         self._is_open = False
         self._detached_s = clock.monotonic_s()
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
+        self._rates_asked: dict[int, Callable[[RateView], None]] = {}
+        self._num_rates_asked = 0
 
     @property
     def is_open(self) -> bool:
@@ -162,6 +166,18 @@ class RemoteLink:
             self._connection.say(Parked(request_id, outgoing(ask, self._clock.monotonic_s())))
         else:
             self._watch()
+
+    def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
+        """No answer where nobody is attached, or the connection ends first."""
+        if self._is_open and self._connection is not None:
+            self._num_rates_asked += 1
+            self._rates_asked[self._num_rates_asked] = answer
+            self._connection.say(AskRates(self._num_rates_asked, tenant, key, model))
+
+    def rates_told(self, number: int, rates: RateView) -> None:
+        answer = self._rates_asked.pop(number, None)
+        if answer is not None:
+            answer(rates)
 
     def acknowledged(self, request_ids: Iterable[str]) -> None:
         """The ledger has these requests' usage."""
@@ -231,6 +247,7 @@ class RemoteLink:
         if connection is not self._connection:
             return
         self._connection, self._is_open = None, False
+        self._rates_asked.clear()
         self._detached_s = self._clock.monotonic_s()
         log.warning("dispatcher_lost", epoch=self.highest_epoch)
         self._held = {name: None for name, line in self.book.lines.items() if line.stage is Stage.ASKING}
@@ -322,6 +339,8 @@ class _Connection(FrameConnection):
                 self._settle(False)
             case Open() if self._is_welcome:
                 link.opened(self)
+            case RatesFrame(number, rates):
+                link.rates_told(number, rates)
             case _:
                 raise WireError(type(frame).__name__)
 

@@ -24,6 +24,7 @@ from inference.dispatch.wire import (
     PROTOCOL,
     Acknowledged,
     Announced,
+    AskRates,
     Away,
     Challenge,
     End,
@@ -35,6 +36,7 @@ from inference.dispatch.wire import (
     Open,
     Parked,
     Progress,
+    RatesFrame,
     ReplicaState,
     Role,
     Running,
@@ -42,6 +44,7 @@ from inference.dispatch.wire import (
     SaidMessage,
     Settled,
     Submit,
+    Told,
     TurnedAway,
     Waiting,
     Welcome,
@@ -256,6 +259,10 @@ class GatewaySession:
             for decision in decisions:
                 self.connection.say(frame_of(decision, self._server.host.brain.reserved_tokens))
 
+    def _say(self, frame: Told) -> None:
+        if self.connection is not None:
+            self.connection.say(frame)
+
     def hear(self, frame: Said, now_s: float) -> None:
         """Raises WireError."""
         session = self._session
@@ -273,6 +280,8 @@ class GatewaySession:
                 session.parked(request_id, incoming(ask, now_s))
             case Announced():
                 self._announced()
+            case AskRates(number, tenant, key, model):
+                session.rates(tenant, key, model, lambda rates: self._say(RatesFrame(number, rates)))
             case Acknowledged(tenant, key, model, amount_micros):
                 self._server.host.brain.acknowledged(tenant, amount_micros, key=key, model=model)
             case Running() | Waiting() | Away() | Settled():

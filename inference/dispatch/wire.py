@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
-from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, Refused, StateFrame, Usage
+from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Refused, StateFrame, Usage
 
 PROTOCOL = 1
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
@@ -141,6 +141,15 @@ class Acknowledged(_Frame, frozen=True, tag=13):
     amount_micros: int
 
 
+class AskRates(_Frame, frozen=True, tag=14):
+    """How do the limits of this key stand?"""
+
+    number: int
+    tenant: str
+    key: str
+    model: str
+
+
 Said = (
     Hello
     | Running
@@ -156,6 +165,7 @@ Said = (
     | ReplicaState
     | Observe
     | Acknowledged
+    | AskRates
 )
 
 
@@ -204,7 +214,13 @@ class Observed(_Frame, frozen=True, tag=40):
     snapshot: dict[str, Any]
 
 
-Told = Challenge | Welcome | TurnedAway | Open | GrantedFrame | QueuedFrame | RefusedFrame | ParkFrame | Observed
+class RatesFrame(_Frame, frozen=True, tag=41):
+    number: int
+    """Of the AskRates that it answers."""
+    rates: RateView
+
+
+Told = Challenge | Welcome | TurnedAway | Open | GrantedFrame | QueuedFrame | RefusedFrame | ParkFrame | Observed | RatesFrame
 
 
 def frame_of(decision: Decision, reserved_tokens: Callable[[str], int]) -> Told:

@@ -97,6 +97,7 @@ class Exchange:
         self._grant: Grant | None = None
         self._rates: RateView | None = None
         self._price = TokenPrice()
+        self._uncounted_bound = 0  # tokens of a prompt that only its engine counts
         self._queued: Queued | None = None
         self._told_s = parts.clock.monotonic_s()
         self._ending = Ending.NEUTRAL
@@ -154,6 +155,7 @@ class Exchange:
     def on_queued(self, queued: Queued) -> None:
         """Where it stands in the queue; its client is told by the next comment."""
         self._queued = queued
+        self._rates = queued.rates or self._rates
 
     async def tell_position(self) -> None:
         """To a client whose request waits, if there is news."""
@@ -193,6 +195,8 @@ class Exchange:
         record.pool, record.version = model.pool, model.version
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
+        if request.likely_prompt_tokens is not None:
+            self._uncounted_bound = request.prompt_tokens_bound
         await self._attempt_until_done(request)
 
     async def _attempt_until_done(self, request: GenerationRequest) -> None:
@@ -293,6 +297,7 @@ class Exchange:
             key=self.principal.key_id,
             tier=Tier[self.record.tier.upper()],
             prompt_tokens=request.prompt_tokens_bound,
+            likely_prompt_tokens=request.likely_prompt_tokens,
             max_tokens=request.max_tokens * request.num_choices - (self.num_tokens() if self._goes_on else 0),
             may_shorten=not request.names_limit,
             price=self._price,
@@ -410,7 +415,9 @@ class Exchange:
         if end_state == DONE:
             self._ending = Ending.WELL
         if self.reader is not None:
-            record.usage = self.reader.usage()
+            record.usage = usage = self.reader.usage()
+            if self._uncounted_bound and usage is not None:
+                self.parts.prompts.learn(record.model, bound=self._uncounted_bound, prompt_tokens=usage.prompt_tokens)
             record.finish_reason = self.reader.finish_reason
         if record.price_version:
             record.amount_micros = amount_of(end_state, record.usage, self._price)

@@ -22,7 +22,7 @@ from inference.gateway.tenant_rows import TenantFacts
 from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool
 from inference.policy.brain import BrainSnapshot
-from inference.policy.decisions import Ask, Ending, Queued, TenantTerms, TokenPrice, Usage
+from inference.policy.decisions import Ask, Ending, Queued, RateView, TenantTerms, TokenPrice, Usage
 
 if TYPE_CHECKING:
     from inference.gateway.exchange import Exchange
@@ -42,6 +42,7 @@ class DispatcherLike(Protocol):
     async def resubmit_parked(self, grant: Grant, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
     def settle(self, request_id: str, ending: Ending, usage: Usage) -> None: ...
     def report_progress(self) -> None: ...
+    async def rates(self, tenant: str, key: str, model: str) -> RateView | None: ...
 
 
 class BrainDoor(Protocol):

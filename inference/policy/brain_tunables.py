@@ -86,6 +86,30 @@ class BrainTunables:
     batch_cap: BatchCapTunables = BatchCapTunables()
 
 
+DEFAULT_TARGETS: Mapping[Tier, TierTargets] = {
+    Tier.INTERACTIVE: TierTargets(ttft_s=0.5, inter_token_s=0.05),
+    Tier.STANDARD: TierTargets(ttft_s=2.0, inter_token_s=0.1),
+    Tier.BATCH: TierTargets(ttft_s=30.0, inter_token_s=0.25),
+}
+"""Of a pool that says nothing else."""
+
+
+def targets_of(given_ms: Mapping[str, int | None]) -> dict[Tier, TierTargets]:
+    """A pool's targets, the defaults where it says nothing: `<tier>_ttft_ms`, `<tier>_inter_token_ms`.
+
+    Raises ValueError for targets that are out of order.
+    """
+    targets = {}
+    for tier, default in DEFAULT_TARGETS.items():
+        ttft_ms, inter_token_ms = (given_ms.get(f"{tier.name.lower()}_{what}_ms") for what in ("ttft", "inter_token"))
+        targets[tier] = TierTargets(
+            ttft_s=default.ttft_s if ttft_ms is None else ttft_ms / 1000,
+            inter_token_s=default.inter_token_s if inter_token_ms is None else inter_token_ms / 1000,
+        )
+    refuse_misordered(targets)
+    return targets
+
+
 def refuse_misordered(targets: Mapping[Tier, TierTargets]) -> None:
     """A less urgent tier never has the stricter target. Raises ValueError."""
     ordered = [targets[tier] for tier in sorted(targets)]

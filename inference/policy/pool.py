@@ -14,6 +14,7 @@ from inference.policy.decisions import (
     Ending,
     Granted,
     Queued,
+    RateView,
     Reason,
     Refused,
     ReplicaSpec,
@@ -255,7 +256,7 @@ class Pool:
         ask = entry.ask
         if entry.account is None:
             entry.account = self.queue.account(ask.tenant, entry.tier, self.served.weight(ask.tenant))
-        entry.line_class = (ask.excluded, ask.prompt_tokens >= self._tunables.long_prompt_tokens)
+        entry.line_class = (ask.excluded, ask.work_tokens >= self._tunables.long_prompt_tokens)
 
     def _try(self, entry: Entry, now_s: float) -> Granted | None:
         """Through at once, if nothing keeps it."""
@@ -288,11 +289,11 @@ class Pool:
         entry.expires_s = self._expires_s(entry)
         may_park = entry.tier is not Tier.BATCH and self._load.parking.has_candidates()
         is_new = not entry.num_grants and not entry.is_restored
-        if is_new and not may_park and self._load.num_usable and now_s + wait_s > entry.expires_s:
+        if is_new and not may_park and self._load.num_usable and now_s + self._sure_wait_s(place, now_s) > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
         entry.late_at_s = self._late_at_s(entry, wait_s)
         self._times.waits(entry)
-        return self._queued(entry, place, wait_s)
+        return self._queued(entry, place, wait_s, self._limiter.rates_of(entry.id, now_s))
 
     def _stop_waiting(self, entry: Entry) -> None:
         self._times.leaves(entry)
@@ -312,13 +313,14 @@ class Pool:
         may_wait_s = target.ttft_s * self._tunables.parking.wait_ratio
         return entry.asked_s + (may_wait_s if wait_s <= may_wait_s else 0.0)
 
-    def _queued(self, entry: Entry, place: Place, wait_s: float) -> Queued:
+    def _queued(self, entry: Entry, place: Place, wait_s: float, rates: RateView | None = None) -> Queued:
         return Queued(
             id=entry.id,
             reason=self._waits_for(entry),
             position=place.position,
             predicted_wait_s=wait_s,
             tier=entry.tier,
+            rates=rates,
         )
 
     def _waits_for(self, entry: Entry) -> Reason:
@@ -330,6 +332,10 @@ class Pool:
 
     def _predicted_wait_s(self, place: Place, now_s: float) -> float:
         wait_s = self.router.predicted_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
+        return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
+
+    def _sure_wait_s(self, place: Place, now_s: float) -> float:
+        wait_s = self.router.sure_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
         return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
 
     def _may_promote(self, now_s: float) -> bool:

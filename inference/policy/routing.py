@@ -69,7 +69,9 @@ class Router:
             self._place(replica)  # out of all groups
             self._drop_if_gone(replica)
         told = (spec.prefill_tokens_per_s for spec in wanted.values() if spec.prefill_tokens_per_s > 0.0)
-        self._speeds.nominal_rate = min(told, default=self.tunables.prefill_tokens_per_s)
+        nominal_rate = min(told, default=0.0)
+        self._speeds.nominal_rate = nominal_rate or self.tunables.prefill_tokens_per_s
+        self._speeds.is_known = self._speeds.is_known or nominal_rate > 0.0
         for spec in wanted.values():
             self._update(spec)
         self._fleet.regroup()
@@ -125,7 +127,7 @@ class Router:
         assert replica.is_usable and replica.has_room(), "a cap is never exceeded"
         if choice.reason is Reason.PROBE:
             self._health.probe_begins(replica.id, ask.id)
-        uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
+        uncached = max(1, ask.work_tokens - choice.cached_tokens)
         self._start(ask, replica, choice.cached_tokens // self.tunables.block_tokens, now_s)
         replica.add_pending(ask.id, uncached, now_s)
         replica.work_s = self._spread_s * replica.work.add(uncached, now_s) * replica.s_per_token
@@ -231,6 +233,10 @@ class Router:
         for_prompts_s = prefill_tokens_ahead / (self._speeds.pool_rate * (group.num_members or 1))
         return for_slots_s if for_slots_s > for_prompts_s else for_prompts_s
 
+    def sure_wait_s(self, prefill_tokens_ahead: int, requests_ahead: int, now_s: float) -> float:
+        """The same without the prompts' part while nobody knows how fast prompts are read here: enough to refuse for."""
+        return self.predicted_wait_s(prefill_tokens_ahead if self._speeds.is_known else 0, requests_ahead, now_s)
+
     def next_event_s(self, now_s: float) -> float | None:
         """When time alone makes room (a cool-down ends); None: never, as things stand."""
         return self._health.next_event_s(now_s)
@@ -265,7 +271,7 @@ class Router:
             taken=0,
             predicted_blocks=predicted_blocks,
             tells_cached=not ask.excluded,
-            prompt_tokens=ask.prompt_tokens,
+            prompt_tokens=ask.work_tokens,
             reported_s=now_s,
         )
         self._fleet.start(running)

@@ -45,7 +45,7 @@ class Served:
         return self._weight_of.get(tenant, 1.0)
 
     def _so_far(self, entry: Entry) -> float:
-        return self._queue.service(entry.ask.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
+        return self._queue.service(entry.ask.work_tokens, entry.cached_tokens, entry.completion_tokens)
 
     def _record(self, entry: Entry, tokens: float, now_s: float) -> None:
         if tokens != entry.recorded_tokens:
