@@ -29,6 +29,7 @@ def brain_tunables_from_env() -> BrainTunables:
         batch_queue_timeout_s=env.seconds("HEADWAY_BATCH_QUEUE_TIMEOUT_S", default.batch_queue_timeout_s),
         parked_timeout_s=env.seconds("HEADWAY_PARKED_TIMEOUT_S", default.parked_timeout_s, at_least=1.0),
         replica_hold_s=env.seconds("HEADWAY_REPLICA_HOLD_S", default.replica_hold_s),
+        restart_wait_s=env.seconds("HEADWAY_RESTART_WAIT_S", default.restart_wait_s),
         no_replica_retry_after_s=env.seconds(
             "HEADWAY_NO_REPLICA_RETRY_AFTER_S", default.no_replica_retry_after_s, at_least=1.0
         ),

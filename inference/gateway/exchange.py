@@ -200,15 +200,15 @@ class Exchange:
         await self._attempt_until_done(request)
 
     async def _attempt_until_done(self, request: GenerationRequest) -> None:
-        excluded: frozenset[str] = frozenset()
+        tried: dict[str, int] = {}  # replicas, and of which epoch
         last: AttemptFailed | None = None
         blocks = blocks_of(request.api, request.fields, self.principal.cache_salt)
         num_failed = 0
         while not (self._goes_on and await self._ended_at_once(request)):
-            grant = await self._submit(request, blocks, excluded, last)
+            grant = await self._submit(request, blocks, self._still_there(tried), last)
             if self._goes_on and self.continuation is not None and not can_take_over(self.continuation, grant.replica):
                 grant.give_back(Ending.NEUTRAL)
-                excluded |= {grant.replica.id}
+                tried[grant.replica.id] = grant.replica.epoch
                 continue
             allowed = grant.decision.max_tokens // request.num_choices
             if not self._goes_on and allowed < request.max_tokens:
@@ -225,7 +225,12 @@ class Exchange:
                 if num_failed >= self.parts.tunables.max_attempts:
                     raise
                 last = failure
-                excluded |= {grant.replica.id}
+                tried[grant.replica.id] = grant.replica.epoch
+
+    def _still_there(self, tried: dict[str, int]) -> frozenset[str]:
+        """Those that were not started anew since."""
+        known = ((name, epoch, self.parts.state.replica(name)) for name, epoch in tried.items())
+        return frozenset([name for name, epoch, entry in known if entry is None or entry.epoch == epoch])
 
     async def _attempt(self, request: GenerationRequest, grant: Grant) -> None:
         """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
@@ -304,6 +309,7 @@ class Exchange:
             blocks=blocks,
             excluded=excluded,
             can_park=can_resume(request),
+            waits_for_restart=last is not None and last.is_gone,
         )
         asked_s = self.parts.clock.monotonic_s()
         self._grant = None

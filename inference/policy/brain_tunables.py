@@ -71,6 +71,10 @@ class BrainTunables:
     """How long one that has begun, and was parked, may wait."""
     replica_hold_s: float = 2.0
     """How long requests wait for a replica to come back after the last one has gone."""
+    failure_news_s: float = 1.0
+    """How long the news of an engine's end takes: who waits for its restart is sent away if it has not come by then."""
+    restart_wait_s: float = 120.0
+    """How long a request waits for the restart of the only engine that could serve it."""
     no_replica_retry_after_s: float = 5.0
     """What a client is told when no replica serves."""
     max_retry_after_s: float = 30.0

@@ -65,6 +65,8 @@ class Ask:
     """When an answer must have begun; None: the pool's queue timeout."""
     can_park: bool = False
     """It may be taken off its replica for a more urgent one and go on later, at the exact token."""
+    waits_for_restart: bool = False
+    """The engine that had it is gone: where nobody else is left, it waits for that one to be started again."""
     likely_prompt_tokens: int | None = None
     """Where `prompt_tokens` is a bound: what it most likely is. None: it is exact."""
 

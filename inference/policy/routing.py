@@ -60,8 +60,11 @@ class Router:
 
     # Who there is
 
-    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> None:
-        """These, and no others, are ready now. What runs goes on and stays counted, whatever changes."""
+    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> frozenset[str]:
+        """These, and no others, are ready now. What runs goes on and stays counted, whatever changes.
+
+        Returns those that are another engine than before, or were not there.
+        """
         wanted = {spec.id: spec for spec in specs}
         for replica in self._fleet.missing(wanted):
             replica.is_ready = False
@@ -72,12 +75,12 @@ class Router:
         nominal_rate = min(told, default=0.0)
         self._speeds.nominal_rate = nominal_rate or self.tunables.prefill_tokens_per_s
         self._speeds.is_known = self._speeds.is_known or nominal_rate > 0.0
-        for spec in wanted.values():
-            self._update(spec)
+        fresh = frozenset([spec.id for spec in wanted.values() if self._update(spec)])
         self._fleet.regroup()
         for replica in self._fleet.replicas.values():
             self._chooser.refresh(replica, now_s)
             self._place(replica)
+        return fresh
 
     def health_records(self) -> dict[str, Record]:
         """By replica; to look at."""
@@ -250,7 +253,7 @@ class Router:
 
     # Steps of keeping books
 
-    def _update(self, spec: ReplicaSpec) -> None:
+    def _update(self, spec: ReplicaSpec) -> bool:
         is_another = self._fleet.update(spec)
         if is_another or spec.is_draining:
             self._prefix.forget(spec.id)
@@ -259,6 +262,7 @@ class Router:
         if not spec.is_draining and not self._prefix.knows(spec.id):
             tokens = spec.kv_tokens or self.tunables.unknown_cache_tokens
             self._prefix.add(spec.id, cache_blocks=max(1, tokens // self.tunables.block_tokens))
+        return is_another
 
     def _start(self, ask: Ask, replica: Replica, predicted_blocks: int, now_s: float) -> Running:
         running = Running(
