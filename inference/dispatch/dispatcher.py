@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway import env
 from headway.errors import HeadwayError
 from inference.dispatch.refusals import closing_error, error_of
@@ -45,6 +46,9 @@ class Link(Protocol):
     def progress(self, tokens: Iterable[tuple[str, int]]) -> None: ...
     def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None: ...
     def parked(self, request_id: str, ask: Ask) -> None: ...
+    def final(self, draft: UsageDraft) -> None:
+        """Its record, after its end."""
+
     def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
         """May never be answered."""
 
@@ -52,7 +56,17 @@ class Link(Protocol):
 class Grant:
     """A slot on a replica, once `Dispatcher.submit` has returned it. Given back once: `give_back`, `finish` or `parked`."""
 
-    __slots__ = ("_dispatcher", "_is_held", "_is_reported", "decision", "num_tokens", "on_park", "queue_ms", "replica")
+    __slots__ = (
+        "_dispatcher",
+        "_is_held",
+        "_is_reported",
+        "decision",
+        "draft",
+        "num_tokens",
+        "on_park",
+        "queue_ms",
+        "replica",
+    )
 
     def __init__(self, dispatcher: "Dispatcher", decision: Granted, replica: ReplicaEntry) -> None:
         self.decision, self.replica = decision, replica
@@ -61,6 +75,8 @@ class Grant:
         """Called when a more urgent request needs the slot; answered by `parked`, or by the end if that is near."""
         self.num_tokens: Callable[[], int] | None = None
         """Made so far, over all attempts of the request; asked four times a second."""
+        self.draft: Callable[[], UsageDraft] | None = None
+        """The request's record as it stands; asked once, when it has made tokens."""
         self._dispatcher = dispatcher
         self._is_held, self._is_reported = True, False
 
@@ -143,14 +159,19 @@ class Dispatcher:
         grant = self.running[ask.id] = Grant(self, decision, entry)
         return grant
 
-    def settle(self, request_id: str, ending: Ending, usage: Usage) -> None:
-        """The request has ended: its slot, if it has one, is free, and what it really used counts. Again: nothing happens."""
+    def settle(self, request_id: str, ending: Ending, usage: Usage, draft: UsageDraft | None = None) -> None:
+        """The request has ended: its slot, if it has one, is free, and what it really used counts. Again: nothing happens.
+
+        `draft`: its record, of which the brain keeps a copy until the ledger has it.
+        """
         grant = self.running.get(request_id)
         if grant is not None:
             grant._let_go()
         if request_id in self._open:
             self._open.discard(request_id)
             self.link.end(request_id, ending, usage)
+            if draft is not None:
+                self.link.final(draft)
 
     async def rates(self, tenant: str, key: str, model: str) -> RateView | None:
         """How the limits of this key stand; None: nobody says in time."""
@@ -170,6 +191,11 @@ class Dispatcher:
         tokens = [(name, grant.num_tokens()) for name, grant in self.running.items() if grant.num_tokens is not None]
         if tokens:
             self.link.progress(tokens)
+
+    def draft_of(self, request_id: str) -> UsageDraft | None:
+        """Of one that runs: its record as it stands."""
+        grant = self.running.get(request_id)
+        return grant.draft() if grant is not None and grant.draft is not None else None
 
     def deliver(self, decisions: list[Decision]) -> None:
         """From the brain."""

@@ -107,6 +107,9 @@ class Session:
     def parked(self, request_id: str, ask: Ask) -> None:
         self._host.act(self._host.brain.parked(request_id, ask, self._host.now_s()))
 
+    def final(self, draft: UsageDraft) -> None:
+        """This process's own journal has it; another copy here would die with it."""
+
     def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
         """How the limits of this key stand."""
         answer(self._host.brain.rates(tenant, key, model, self._host.now_s()))
@@ -156,6 +159,9 @@ class BrainHost:
 
     def now_s(self) -> float:
         return self._clock.monotonic_s()
+
+    def unix_s(self) -> float:
+        return self._clock.now().timestamp()
 
     def start(self) -> None:
         """On the running loop; again: nothing happens."""

@@ -6,12 +6,14 @@ is told at the next attachment.
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
 from headway.errors import HeadwayError
@@ -23,11 +25,14 @@ from inference.dispatch.wire import (
     Announced,
     AskRates,
     Challenge,
+    Drafts,
     End,
+    Final,
     FirstToken,
     FrameConnection,
     GrantedFrame,
     Hello,
+    InLedger,
     Open,
     Parked,
     ParkFrame,
@@ -67,11 +72,16 @@ class RemoteTunables:
         return cls(wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s))
 
 
+MAX_FINALS = 20_000
+"""Records that are told to the next dispatcher because the ledger has not taken them yet; the oldest are forgotten."""
+
+
 class Asker(Protocol):
     """dispatcher.Dispatcher, as seen from here."""
 
     def deliver(self, decisions: list[Decision]) -> None: ...
     def refuse(self, request_id: str, error: HeadwayError) -> None: ...
+    def draft_of(self, request_id: str) -> UsageDraft | None: ...
 
 
 class RemoteLink:
@@ -102,6 +112,8 @@ class RemoteLink:
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
         self._rates_asked: dict[int, Callable[[RateView], None]] = {}
         self._num_rates_asked = 0
+        self._drafted: set[str] = set()  # whose records this dispatcher has been told
+        self._finals: OrderedDict[str, UsageDraft] = OrderedDict()  # that the ledger does not have yet
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +142,7 @@ class RemoteLink:
         self.start()
         now_s = self._clock.monotonic_s()
         self.book.asked(ask, now_s)
+        self._drafted.discard(ask.id)
         if self._is_open and self._connection is not None:
             self.book.said(ask.id, now_s)
             self._connection.say(Submit(outgoing(ask, now_s)))
@@ -148,7 +161,22 @@ class RemoteLink:
         for request_id, completion_tokens in told:
             self.book.progress(request_id, completion_tokens)
         if self._connection is not None:
+            drafts = self._untold_drafts(told)
+            if drafts:
+                self._connection.say(Drafts(drafts))
             self._connection.say(Progress(told))
+
+    def _untold_drafts(self, told: list[tuple[str, int]]) -> list[UsageDraft]:
+        new = [request_id for request_id, tokens in told if tokens and request_id not in self._drafted]
+        self._drafted.update(new)
+        return [draft for draft in map(self._asker.draft_of, new) if draft is not None]
+
+    def final(self, draft: UsageDraft) -> None:
+        self._finals[draft.request_id] = draft
+        if len(self._finals) > MAX_FINALS:
+            self._finals.popitem(last=False)
+        if self._connection is not None:
+            self._connection.say(Final(draft))
 
     def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None:
         was_held = self._held.pop(request_id, 0) is None
@@ -157,11 +185,13 @@ class RemoteLink:
             self.book.away(request_id)
         else:
             number = self.book.ended(request_id, usage, self._clock.monotonic_s())
+            self._drafted.discard(request_id)
         if self._connection is not None and not (was_held and not number):
             self._connection.say(End(number, request_id, ending, usage))
 
     def parked(self, request_id: str, ask: Ask) -> None:
         self.book.parked(request_id, ask, self._clock.monotonic_s())
+        self._drafted.discard(request_id)
         if self._connection is not None:
             self._connection.say(Parked(request_id, outgoing(ask, self._clock.monotonic_s())))
         else:
@@ -181,10 +211,15 @@ class RemoteLink:
 
     def acknowledged(self, request_ids: Iterable[str]) -> None:
         """The ledger has these requests' usage."""
+        in_ledger = []
         for request_id in request_ids:
             told = self.book.acknowledged(request_id, self._clock.monotonic_s())
             if told is not None and self._connection is not None:
                 self._connection.say(told)
+            if self._finals.pop(request_id, None) is not None:
+                in_ledger.append(request_id)
+        if in_ledger and self._connection is not None:
+            self._connection.say(InLedger(in_ledger))
 
     # Being attached
 
@@ -227,6 +262,9 @@ class RemoteLink:
         self.num_attached += 1
         for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
             connection.say(frame)
+        for draft in self._finals.values():
+            connection.say(Final(draft))
+        self._drafted.clear()
         connection.say(Announced())
         return True
 

@@ -19,7 +19,9 @@ import structlog
 
 from headway import env
 from inference.dispatch.host import BrainHost, Session
+from inference.dispatch.lost_records import NoRecords, RecordKeeper
 from inference.dispatch.observing import observed
+from inference.dispatch.provisional import ProvisionalRecords
 from inference.dispatch.wire import (
     PROTOCOL,
     Acknowledged,
@@ -27,10 +29,13 @@ from inference.dispatch.wire import (
     AskRates,
     Away,
     Challenge,
+    Drafts,
     End,
+    Final,
     FirstToken,
     FrameConnection,
     Hello,
+    InLedger,
     Observe,
     Observed,
     Open,
@@ -89,12 +94,14 @@ class DispatcherServer:
         name: str,
         tunables: ServerTunables | None = None,
         secret: str = "",
+        records: RecordKeeper | None = None,
         on_newer_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         """`secret`: what is asked of those who come over TCP. `on_newer_epoch`: a gateway has seen another dispatcher."""
         self.host, self.epoch, self.name = host, epoch, name
         self.secret = secret
         self.tunables = tunables or ServerTunables()
+        self.records: RecordKeeper = records or NoRecords()
         self.gateways: dict[str, GatewaySession] = {}
         self._on_newer_epoch = on_newer_epoch
         self._settled_through: dict[str, int] = {}
@@ -103,6 +110,7 @@ class DispatcherServer:
         self._awaited: set[str] = set()
         self._grace: asyncio.TimerHandle | None = None
         self._sequence = 0
+        self._is_closed = False
 
     def begin(self, known: Iterable[str]) -> None:
         """Grants begin when these gateways, or the grace, are through."""
@@ -131,6 +139,7 @@ class DispatcherServer:
 
     def close(self) -> None:
         """Decide nothing more and hang up."""
+        self._is_closed = True
         self.host.close()
         if self._grace is not None:
             self._grace.cancel()
@@ -165,6 +174,7 @@ class DispatcherServer:
         if known is None:
             known = self.gateways[name] = GatewaySession(self, name, self._settled_through.pop(name, 0))
         known.attach(connection)
+        self.records.came_back(name)
         log.info("gateway_attached", gateway=name, epoch=self.epoch)
         return known
 
@@ -194,6 +204,14 @@ class DispatcherServer:
         if session is not None and session.connection is connection:
             session.detach(freeze_s=0.0 if connection.is_local else self.tunables.freeze_s)
 
+    def settle_lost(self, session: "GatewaySession") -> None:
+        """Its requests' records go to the ledger in a while, and are acknowledged to the brain then as if it had done so."""
+        if self._is_closed:
+            return  # it is us who go: what it holds it tells the next
+        brain = self.host.brain
+        drafts = session.records.lost(brain.usage_so_far, unix_s=self.host.unix_s())
+        self.records.keep(session.name, drafts, lambda: self.host.acknowledge(drafts, session.name))
+
     def freed(self, session: "GatewaySession") -> None:
         if self.gateways.get(session.name) is session:
             del self.gateways[session.name]
@@ -219,6 +237,7 @@ class GatewaySession:
         self._server = server
         self._session: Session = server.host.open(self._deliver)
         self._unannounced: set[str] = set()
+        self.records = ProvisionalRecords()
         self._thaw: asyncio.TimerHandle | None = None
 
     def attach(self, connection: "_Connection") -> None:
@@ -250,6 +269,7 @@ class GatewaySession:
 
     def _free(self) -> None:
         self._thaw = None
+        self._server.settle_lost(self)
         self._session.close()
         self._server.freed(self)
 
@@ -272,6 +292,14 @@ class GatewaySession:
             case End(number, request_id, ending, usage):
                 session.end(request_id, ending, usage)
                 self.settled_through = max(self.settled_through, number)
+                if usage is not None:
+                    self.records.ended(request_id)
+            case Drafts(drafts):
+                self.records.told(drafts)
+            case Final(draft):
+                self.records.final(draft)
+            case InLedger(request_ids):
+                self.records.in_ledger(request_ids)
             case Progress(tokens):
                 session.progress(tokens)
             case FirstToken(request_id):
@@ -305,6 +333,8 @@ class GatewaySession:
 
     def _announced(self) -> None:
         self._session.lose(self._unannounced)  # it was refused, or its ask never had an answer
+        for request_id in self._unannounced:
+            self.records.ended(request_id)
         self._unannounced.clear()
         self.has_announced = True
         self._server.announced(self)

@@ -21,9 +21,10 @@ from typing import Any, cast
 
 import msgspec
 
+from billing.services.ledger import UsageDraft
 from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Refused, StateFrame, Usage
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 FRAMES_A_MESSAGE = 1000
 # A peer that takes nothing for so long that this much waits for it is as good as gone.
@@ -150,6 +151,24 @@ class AskRates(_Frame, frozen=True, tag=14):
     model: str
 
 
+class Drafts(_Frame, frozen=True, tag=15):
+    """The records of requests that have begun, as they stand; once each. `Progress` says how far they are from then on."""
+
+    drafts: list[UsageDraft]
+
+
+class Final(_Frame, frozen=True, tag=16):
+    """The record of a request that has ended: a second copy, until `InLedger`."""
+
+    draft: UsageDraft
+
+
+class InLedger(_Frame, frozen=True, tag=17):
+    """The ledger has these requests' records."""
+
+    ids: list[str]
+
+
 Said = (
     Hello
     | Running
@@ -166,6 +185,9 @@ Said = (
     | Observe
     | Acknowledged
     | AskRates
+    | Drafts
+    | Final
+    | InLedger
 )
 
 

@@ -101,6 +101,7 @@ class Exchange:
         self._queued: Queued | None = None
         self._told_s = parts.clock.monotonic_s()
         self._ending = Ending.NEUTRAL
+        self._draft: UsageDraft | None = None  # once it is settled
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
         self._last_output_s = 0.0
@@ -169,6 +170,9 @@ class Exchange:
     def num_tokens(self) -> int:
         """Made so far, over all attempts."""
         return 0 if self.reader is None else self.reader.tokens_so_far()
+
+    def _draft_so_far(self) -> UsageDraft:
+        return self.record.so_far(self.reader.usage() if self.reader is not None else None)
 
     def answer_headers(self) -> Headers:
         """Of timing, of the tier that was given where another was asked for, and of limits."""
@@ -326,7 +330,7 @@ class Exchange:
                 raise AttemptFailed(DEADLINE, f"parked for too long: {error.message}", refusal_of(error)) from None
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
-        grant.num_tokens, grant.on_park = self.num_tokens, self.park
+        grant.num_tokens, grant.on_park, grant.draft = self.num_tokens, self.park, self._draft_so_far
         self._rates = grant.decision.rates
         self.record.route_reason = grant.decision.reason.value
         self.record.queue_ms += grant.queue_ms
@@ -429,6 +433,7 @@ class Exchange:
             record.amount_micros = amount_of(end_state, record.usage, self._price)
         draft = record.settle(end_state)
         if draft is not None:
+            self._draft = draft
             self.parts.metrics.request_ended(draft, status)
             self.parts.receipts.keep(draft)
             self._log(draft, status)
@@ -463,4 +468,4 @@ class Exchange:
         settled = Usage(amount_micros=self.record.amount_micros or 0)
         if usage is not None:
             settled = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self.record.amount_micros or 0)
-        self.parts.dispatcher.settle(self.request_id, self._ending, settled)
+        self.parts.dispatcher.settle(self.request_id, self._ending, settled, self._draft)

@@ -126,6 +126,16 @@ class Record:
         self._journal.open(self._filled())
         self._is_open = True
 
+    def so_far(self, usage: Usage | None) -> UsageDraft:
+        """As it stands, for whoever settles it if this process dies."""
+        self.usage = usage
+        return msgspec.structs.replace(
+            self._filled(),
+            ended_at_s=self._clock.now().timestamp(),
+            total_ms=self.elapsed_ms(),
+            usage_source=_source(usage, GATEWAY_LOST),
+        )
+
     def settle(self, end_state: str) -> UsageDraft | None:
         """Write the final record; call it before the last event is sent. None when it was settled before."""
         if self.is_settled:
