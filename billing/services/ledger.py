@@ -45,6 +45,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     route_reason: str = ""
     resumes: int = 0
     is_resumed_exactly: bool = True
+    parks: int = 0
     price_version: str = ""
     amount_micros: int | None = None  # None: there was no price
 

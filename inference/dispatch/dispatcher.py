@@ -63,6 +63,7 @@ class Grant:
         "decision",
         "draft",
         "num_tokens",
+        "on_cut",
         "on_park",
         "queue_ms",
         "replica",
@@ -73,6 +74,8 @@ class Grant:
         self.queue_ms = round(decision.waited_s * 1000)
         self.on_park: Callable[[], object] | None = None
         """Called when a more urgent request needs the slot; answered by `parked`, or by the end if that is near."""
+        self.on_cut: Callable[[], object] | None = None
+        """Called when its slot may have been given to another: the answer is to end."""
         self.num_tokens: Callable[[], int] | None = None
         """Made so far, over all attempts of the request; asked four times a second."""
         self.draft: Callable[[], UsageDraft] | None = None
@@ -225,6 +228,12 @@ class Dispatcher:
         waiter = self._waiters.get(request_id)
         if waiter is not None and not waiter.future.done():
             waiter.future.set_exception(error)
+
+    def cut_running(self) -> None:
+        """From a link that was cut off for too long."""
+        for grant in list(self.running.values()):
+            if grant.on_cut is not None:
+                grant.on_cut()
 
     def close(self) -> None:
         """Refuse all who wait and all who come; what runs may run on."""

@@ -19,11 +19,13 @@ from headway.clock import Clock
 from headway.errors import HeadwayError
 from inference.dispatch.address import Address
 from inference.dispatch.book import Book, Stage
+from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.refusals import brain_away_error
 from inference.dispatch.wire import (
     PROTOCOL,
     Announced,
     AskRates,
+    Beat,
     Challenge,
     Drafts,
     End,
@@ -66,10 +68,16 @@ class RemoteTunables:
     max_pause_s: float = 0.1
     connect_s: float = 2.0
     """How long one attempt may take, up to the dispatcher's welcome."""
+    freeze_s: float = 5.0
+    """Not heard of a dispatcher over TCP for so long: it may have given our slots away, so what runs is cut."""
+    heartbeat: HeartbeatTunables = HeartbeatTunables()
 
     @classmethod
     def from_env(cls) -> "RemoteTunables":
-        return cls(wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s))
+        return cls(
+            wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s),
+            freeze_s=env.seconds("HEADWAY_DISPATCHER_FREEZE_S", cls().freeze_s),
+        )
 
 
 MAX_FINALS = 20_000
@@ -82,6 +90,7 @@ class Asker(Protocol):
     def deliver(self, decisions: list[Decision]) -> None: ...
     def refuse(self, request_id: str, error: HeadwayError) -> None: ...
     def draft_of(self, request_id: str) -> UsageDraft | None: ...
+    def cut_running(self) -> None: ...
 
 
 class RemoteLink:
@@ -109,6 +118,7 @@ class RemoteLink:
         self._sweep: asyncio.TimerHandle | None = None
         self._is_open = False
         self._detached_s = clock.monotonic_s()
+        self._cut_timer: asyncio.TimerHandle | None = None
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
         self._rates_asked: dict[int, Callable[[RateView], None]] = {}
         self._num_rates_asked = 0
@@ -135,6 +145,7 @@ class RemoteLink:
             self._connection.close()
         if self._sweep is not None:
             self._sweep.cancel()
+        self._cut_no_more()
 
     # The Link
 
@@ -239,16 +250,34 @@ class RemoteLink:
         address = self._locate()
         if address is None:
             return None
-        connection = _Connection(self)
+        connection = _Connection(self, is_local=address.path is not None)
         try:
             async with asyncio.timeout(self._tunables.connect_s):
                 await address.connect(lambda: connection)
                 if await connection.welcomed:
                     return connection.ended
+        except ConnectionRefusedError:
+            # Its machine says that nobody decides there: nobody gives our slots away.
+            if self._cut_timer is not None:
+                self._cut_at(asyncio.get_running_loop().time() + self._tunables.freeze_s)
         except (OSError, TimeoutError):
             pass
         connection.abandon()
         return None
+
+    def _cut_at(self, at_s: float) -> None:
+        self._cut_no_more()
+        self._cut_timer = asyncio.get_running_loop().call_at(at_s, self._cut)
+
+    def _cut_no_more(self) -> None:
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
+            self._cut_timer = None
+
+    def _cut(self) -> None:
+        self._cut_timer = None
+        log.error("gateway_cut_off", epoch=self.highest_epoch, running=len(self.book.lines))
+        self._asker.cut_running()
 
     # What the connection hears
 
@@ -259,6 +288,7 @@ class RemoteLink:
             return False
         self.highest_epoch = welcome.epoch
         self._connection = connection
+        self._cut_no_more()
         self.num_attached += 1
         for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
             connection.say(frame)
@@ -286,6 +316,9 @@ class RemoteLink:
             return
         self._connection, self._is_open = None, False
         self._rates_asked.clear()
+        if not connection.is_local:
+            # The dispatcher has heard of us no earlier than we of it: its freeze ends no sooner.
+            self._cut_at(connection.heard_s + self._tunables.freeze_s)
         self._detached_s = self._clock.monotonic_s()
         log.warning("dispatcher_lost", epoch=self.highest_epoch)
         self._held = {name: None for name, line in self.book.lines.items() if line.stage is Stage.ASKING}
@@ -323,8 +356,10 @@ class RemoteLink:
 
 
 class _Connection(FrameConnection):
-    def __init__(self, link: RemoteLink) -> None:
+    def __init__(self, link: RemoteLink, *, is_local: bool) -> None:
         super().__init__(ToldMessage)
+        self.is_local = is_local
+        self._heartbeat = Heartbeat(self, link._tunables.heartbeat)
         self.welcomed: asyncio.Future[bool] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._link = link
@@ -332,10 +367,6 @@ class _Connection(FrameConnection):
 
     def epoch(self) -> int:
         return self._link.highest_epoch
-
-    def abandon(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
     def heard(self, epoch: int, frames: Sequence[Told]) -> None:
         decisions: list[Decision] = []
@@ -372,11 +403,15 @@ class _Connection(FrameConnection):
             case Welcome():
                 self._is_welcome = link.welcomed(self, frame)
                 self._settle(self._is_welcome)
+                if self._is_welcome and not self.is_local:
+                    self._heartbeat.start()
             case TurnedAway(reason):
                 log.error("dispatcher_turned_us_away", reason=reason)
                 self._settle(False)
             case Open() if self._is_welcome:
                 link.opened(self)
+            case Beat():
+                pass
             case RatesFrame(number, rates):
                 link.rates_told(number, rates)
             case _:
@@ -387,6 +422,7 @@ class _Connection(FrameConnection):
             self.welcomed.set_result(is_welcome)
 
     def lost(self) -> None:
+        self._heartbeat.stop()
         self._settle(False)
         if not self.ended.done():
             self.ended.set_result(None)

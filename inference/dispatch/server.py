@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from headway import env
+from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.host import BrainHost, Session
 from inference.dispatch.lost_records import NoRecords, RecordKeeper
 from inference.dispatch.observing import observed
@@ -28,6 +29,7 @@ from inference.dispatch.wire import (
     Announced,
     AskRates,
     Away,
+    Beat,
     Challenge,
     Drafts,
     End,
@@ -73,6 +75,7 @@ class ServerTunables:
     """After a takeover: how long gateways that are known to live are waited for."""
     freeze_s: float = 5.0
     """How long a gateway that is cut off over TCP keeps its slots."""
+    heartbeat: HeartbeatTunables = HeartbeatTunables()
 
     @classmethod
     def from_env(cls) -> "ServerTunables":
@@ -308,6 +311,8 @@ class GatewaySession:
                 session.parked(request_id, incoming(ask, now_s))
             case Announced():
                 self._announced()
+            case Beat():
+                pass
             case AskRates(number, tenant, key, model):
                 session.rates(tenant, key, model, lambda rates: self._say(RatesFrame(number, rates)))
             case Acknowledged(tenant, key, model, amount_micros):
@@ -349,6 +354,7 @@ class _Connection(FrameConnection):
         self._role: Role | None = None
         self._session: GatewaySession | None = None
         self._observing: asyncio.TimerHandle | None = None
+        self._heartbeat = Heartbeat(self, server.tunables.heartbeat)
 
     def epoch(self) -> int:
         return self._server.epoch
@@ -378,6 +384,7 @@ class _Connection(FrameConnection):
                 raise WireError(f"{type(frame).__name__} of {self._role}")
 
     def lost(self) -> None:
+        self._heartbeat.stop()
         if self._observing is not None:
             self._observing.cancel()
         self._server.gone(self, self._session)
@@ -395,6 +402,8 @@ class _Connection(FrameConnection):
         if hello.role is Role.GATEWAY:
             self._session = self._server.attach(hello.name, self)
         self.say(Welcome(self._server.epoch, self._session.settled_through if self._session else 0))
+        if self._session is not None and not self.is_local:
+            self._heartbeat.start()
 
     def _why_not(self, hello: Hello) -> str:
         if hello.protocol != PROTOCOL:

@@ -169,6 +169,10 @@ class InLedger(_Frame, frozen=True, tag=17):
     ids: list[str]
 
 
+class Beat(_Frame, frozen=True, tag=18):
+    """I live. Of both sides, over TCP."""
+
+
 Said = (
     Hello
     | Running
@@ -188,6 +192,7 @@ Said = (
     | Drafts
     | Final
     | InLedger
+    | Beat
 )
 
 
@@ -242,7 +247,19 @@ class RatesFrame(_Frame, frozen=True, tag=41):
     rates: RateView
 
 
-Told = Challenge | Welcome | TurnedAway | Open | GrantedFrame | QueuedFrame | RefusedFrame | ParkFrame | Observed | RatesFrame
+Told = (
+    Challenge
+    | Welcome
+    | TurnedAway
+    | Open
+    | GrantedFrame
+    | QueuedFrame
+    | RefusedFrame
+    | ParkFrame
+    | Observed
+    | RatesFrame
+    | Beat
+)
 
 
 def frame_of(decision: Decision, reserved_tokens: Callable[[str], int]) -> Told:
@@ -300,6 +317,8 @@ class FrameConnection(asyncio.Protocol):
         self._unsaid: list[Said | Told] = []
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self.heard_s = self._loop.time()
+        """When its peer has said anything last, by the loop's clock."""
 
     def epoch(self) -> int:
         """Goes out with every message."""
@@ -336,6 +355,11 @@ class FrameConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abandon(self) -> None:
+        """At once; what was not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -343,6 +367,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
+        self.heard_s = self._loop.time()
         try:
             for message in self._messages():
                 self.heard(message.epoch, message.frames)

@@ -9,6 +9,7 @@ aborted (unless its answer was whole), the grant is released, and only then is t
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 import structlog
 
@@ -64,11 +65,21 @@ STOPPING = Refusal(
 )
 
 
+DETACHED = Refusal(
+    status=503,
+    message="This gateway was cut off from the rest of the service for too long, so the answer was ended. Retry.",
+    type="server_error",
+    code="gateway_detached",
+    retry_after_s=1.0,
+)
+
+
 class Cut(Enum):
     """Why a request was ended from outside."""
 
     CLIENT_GONE = "client_gone"
     DRAIN = "drain"
+    DETACHED = "detached"  # from the dispatcher, for so long that its slot may be another's
 
 
 class Exchange:
@@ -331,6 +342,7 @@ class Exchange:
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
         grant.num_tokens, grant.on_park, grant.draft = self.num_tokens, self.park, self._draft_so_far
+        grant.on_cut = partial(self.cut, Cut.DETACHED)
         self._rates = grant.decision.rates
         self.record.route_reason = grant.decision.reason.value
         self.record.queue_ms += grant.queue_ms
@@ -416,6 +428,9 @@ class Exchange:
             return
         if self._cut is Cut.DRAIN:
             await self._fail(CUT_BY_DRAIN, STOPPING)
+            return
+        if self._cut is Cut.DETACHED:
+            await self._fail(GATEWAY_LOST, DETACHED)
             return
         self._settle(CUT_BY_DRAIN, 503)  # the server cancelled us: it has waited long enough
         raise asyncio.CancelledError

@@ -231,7 +231,14 @@ async def test_a_receipt_says_what_became_of_a_request(replica: ScriptedReplica)
         "batch",
     )
     assert receipt["usage"] == {"prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 3, "source": "engine"}
-    assert receipt["routing"] == {"replica": "rep-0", "reason": "fastest", "attempts": 1, "resumes": 0, "is_exact": True}
+    assert receipt["routing"] == {
+        "replica": "rep-0",
+        "reason": "fastest",
+        "attempts": 1,
+        "resumes": 0,
+        "is_exact": True,
+        "parks": 0,
+    }
     assert receipt["cost"] == {"price_version": "3", "amount_micros": 7 + 6, "currency": "USD"}
     assert (receipt["end_state"], receipt["finish_reason"]) == ("done", "stop")
     assert receipt["started_at"].endswith("Z")

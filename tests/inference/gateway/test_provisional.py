@@ -41,3 +41,18 @@ async def test_what_was_never_admitted_is_the_journals_alone(monkeypatch: pytest
             statuses = [(await gateway.post(body=body)).status_code for body in (basic(), basic(), b"{")]
             assert (statuses, [each.end_state for each in gateway.journal.closed]) == ([400, 429, 400], ["refused"] * 3)
     assert [each.attempts for each in finals] == [1]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_an_answer_whose_slot_may_be_another_s_is_ended_and_on_record_with_what_it_has(is_streamed: bool) -> None:
+    go, events = asyncio.Event(), chat_events()
+    async with ScriptedReplica() as replica, running_gateway(model_changes("m", [replica.url])) as gateway:
+        replica.script(streamed([*events[:2], go, *events[2:]]))
+        asking = asyncio.create_task(gateway.post(body=basic(stream=is_streamed)))
+        await until(lambda: any(grant.num_tokens and grant.num_tokens() for grant in gateway.dispatcher.running.values()))
+        gateway.dispatcher.cut_running()
+        answer = await asking
+        assert (answer.status_code, '"code":"gateway_detached"' in answer.text) == (200 if is_streamed else 503, True)
+        record = await gateway.only_record()
+        assert (record.end_state, record.completion_tokens, record.usage_source) == ("gateway_lost", 1, "partial")
+        assert gateway.in_flight() == 0

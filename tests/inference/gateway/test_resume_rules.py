@@ -381,5 +381,7 @@ async def test_the_brain_parks_batch_work_for_an_interactive_request_and_it_goes
         told = read(await batch)
         assert (told.text, told.finish_reason) == (TEXT, "stop")
         assert (exchange.record.parks, exchange.record.resumes) == (1, 1)
+        receipt = await gateway.http.get(f"/v1/requests/{exchange.request_id}", headers=gateway.auth)
+        assert (receipt.json()["routing"]["parks"], receipt.json()["routing"]["resumes"]) == (1, 1)
         assert gateway.host.snapshot().pools["m"].parked == 1
         assert len(gateway.journal.closed) == 2
