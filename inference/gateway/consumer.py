@@ -75,11 +75,17 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
         self.parts.check_ready()
         try:
             key = find_key(self.scope["headers"], self.scope["query_string"])
-            return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
+            principal = self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
         except HeadwayError:
             self.parts.metrics.unauthenticated(self.route)
             self.parts.count_bad_key(self.scope)
             raise
+        self.responder.ask_rates = lambda: self.parts.dispatcher.rates(principal.tenant_id, principal.key_id, self.model())
+        return principal
+
+    def model(self) -> str:
+        """That was asked for, as far as that is known."""
+        return ""
 
     def header(self, name: bytes) -> bytes:
         return next((value for header, value in self.scope["headers"] if header == name), b"")

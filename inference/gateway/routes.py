@@ -22,10 +22,12 @@ JSON_MEDIA_TYPE = re.compile(rb"application/(([\w.-]+\+)?json|x-www-form-urlenco
 class GenerateConsumer(GatewayConsumer):
     """POST /v1/generate, /v1/chat/completions, /v1/completions."""
 
+    _exchange: Exchange | None = None
+
     async def handle(self) -> None:
         principal = self.authenticate()
         self.parts.check_journal()
-        exchange = Exchange(
+        exchange = self._exchange = Exchange(
             self.parts,
             principal=principal,
             request_id=self.request_id,
@@ -42,6 +44,9 @@ class GenerateConsumer(GatewayConsumer):
             await exchange.refuse(error)
         except ClientLeft:
             exchange.client_left_early()
+
+    def model(self) -> str:
+        return self._exchange.record.model if self._exchange is not None else ""
 
     @contextlib.contextmanager
     def _idempotent(self, exchange: Exchange) -> Iterator[None]:

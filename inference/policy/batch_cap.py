@@ -21,22 +21,23 @@ from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
 class BatchCap:
     """One replica's."""
 
-    def __init__(self, tunables: BatchCapTunables, max_in_flight: int) -> None:
+    def __init__(self, tunables: BatchCapTunables, max_in_flight: int, min_in_flight: int = 1) -> None:
         self._tunables = tunables
-        self._max_in_flight = max_in_flight
+        self._max_in_flight, self._min_in_flight = max_in_flight, min_in_flight
         self._exact = float(max_in_flight)
         self._changed_s = float("-inf")
         self._alone_s: float | None = None
 
     @property
     def value(self) -> int:
-        return min(max(int(self._exact), 1), self._max_in_flight) if self._max_in_flight else 0
+        return min(max(int(self._exact), self._min_in_flight, 1), self._max_in_flight) if self._max_in_flight else 0
 
-    def set_bound(self, max_in_flight: int) -> None:
-        """A cap that was at the old bound goes to the new one; what was learnt below it is kept."""
+    def set_bounds(self, max_in_flight: int, min_in_flight: int = 1) -> None:
+        """A cap that was at the old upper bound goes to the new one; what was learnt below it is kept."""
         was_at_bound = self.value >= self._max_in_flight
-        self._max_in_flight = max_in_flight
-        self._exact = float(max_in_flight) if was_at_bound else min(self._exact, float(max_in_flight))
+        self._max_in_flight, self._min_in_flight = max_in_flight, min_in_flight
+        exact = max_in_flight if was_at_bound else min(max(self._exact, min_in_flight), max_in_flight)
+        self._exact = float(exact)
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
         """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
@@ -71,7 +72,7 @@ class BatchCap:
     def _shrink(self, in_flight: int, now_s: float, ratio: float) -> None:
         """From what runs, when that is less: a cap far above it would take many steps to be felt."""
         kept = max(1.0 / ratio, self._tunables.least_kept_ratio)
-        self._exact = max(1.0, min(self._exact, float(in_flight)) * kept)
+        self._exact = max(1.0, float(self._min_in_flight), min(self._exact, float(in_flight)) * kept)
         self._changed_s = now_s
 
 
@@ -107,7 +108,7 @@ class PoolCaps:
                 load_ = self._loads[spec.id] = _Load(spec, BatchCap(self._tunables, spec.max_in_flight), [0, 0, 0])
             elif load_.spec.epoch != spec.epoch:
                 load_.cap = BatchCap(self._tunables, spec.max_in_flight)
-            load_.cap.set_bound(spec.max_in_flight)
+            load_.cap.set_bounds(spec.max_in_flight, spec.min_in_flight)
             load_.spec = spec
             yield spec.id, load_.cap.value
 

@@ -129,4 +129,4 @@ class Parking:
 
 def _tokens_lost(entry: Entry) -> int:
     """What is read again when it goes on; the prefix cache may make it less."""
-    return entry.ask.prompt_tokens + entry.completion_tokens
+    return entry.ask.work_tokens + entry.completion_tokens

@@ -439,7 +439,7 @@ async def test_b101_many_large_bodies_on_reused_connections_get_a_status_each(re
         body = json.dumps(basic(messages=[{"role": "user", "content": "a" * 1_000_000}])).encode()
         for _ in range(3):
             answers = await asyncio.gather(*(gateway.post(body=body) for _ in range(8)), gateway.post(body=b"x" * 2**21))
-            assert {answer.status_code for answer in answers} <= {200, 413, 429, 503}
+            assert {answer.status_code for answer in answers} <= {200, 413, 429}
             assert answers[-1].status_code == 413
 
 

@@ -84,13 +84,29 @@ def test_it_shrinks_in_proportion_down_to_a_bound(inter_token_s: float, expected
 
 def test_a_new_bound_moves_a_cap_that_was_at_the_old_one_and_keeps_what_was_learnt() -> None:
     cap = BatchCap(TUNABLES, 8)
-    cap.set_bound(16)
+    cap.set_bounds(16)
     assert cap.value == 16
     cap.measured(inter_token_s=1.0, target_s=0.1, in_flight=16, now_s=0.0)
-    cap.set_bound(32)
+    cap.set_bounds(32)
     assert cap.value == 13
-    cap.set_bound(4)
+    cap.set_bounds(4)
     assert cap.value == 4
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 2.0) | st.none(), st.integers(0, 40), st.integers(1, 20), st.integers(0, 20)), max_size=40
+    )
+)
+def test_it_stays_within_its_bounds_whatever_is_measured_and_however_they_move(
+    steps: list[tuple[float | None, int, int, int]],
+) -> None:
+    cap, now_s = BatchCap(TUNABLES, 8, 2), 0.0
+    for inter_token_s, in_flight, least, more in steps:
+        now_s += 2.5
+        cap.set_bounds(least + more, least)
+        cap.measured(inter_token_s=inter_token_s, target_s=0.05, in_flight=in_flight, now_s=now_s)
+        assert least <= cap.value <= least + more
 
 
 TARGETS = {Tier.INTERACTIVE: TierTargets(0.5, 0.05), Tier.BATCH: TierTargets(60.0, 0.5)}
