@@ -11,8 +11,9 @@ request at a time, slowly. So the least latency seen with at most `alone` reques
 `alone_ratio` of that.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from inference.policy.brain_tunables import BatchCapTunables
 from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
@@ -88,13 +89,22 @@ class _Load:
         return sum(self.running)
 
 
+SCAN = 8
+"""How many replicas are looked at for one that is late."""
+
+
 class PoolCaps:
-    """The caps of a pool's replicas, and what runs on each by tier."""
+    """The caps of a pool's replicas, and what runs on each by tier.
+
+    A cap keeps the patient out, not the urgent: one that is late may be squeezed in beyond it while there is at least as
+    much batch work on the replica, whose end brings it back under its cap; reading parked work again costs more.
+    """
 
     def __init__(self, tunables: BatchCapTunables) -> None:
         self.targets: Mapping[Tier, TierTargets] = {}
         self._tunables = tunables
         self._loads: dict[str, _Load] = {}
+        self._with_batch: dict[str, None] = {}  # replicas on which batch work runs; who was looked at stands last
 
     def set_replicas(self, specs: Iterable[ReplicaSpec]) -> Iterator[tuple[str, int]]:
         """These are ready. Yields the cap of each. A new engine learns anew."""
@@ -114,12 +124,28 @@ class PoolCaps:
 
     def began(self, replica: str, tier: Tier) -> None:
         self._loads[replica].running[tier] += 1
+        if tier is Tier.BATCH:
+            self._with_batch[replica] = None
 
     def ended(self, replica: str, tier: Tier) -> None:
         load = self._loads[replica]
         assert load.running[tier] > 0, "a slot is given back once"
         load.running[tier] -= 1
+        if not load.running[Tier.BATCH]:
+            self._with_batch.pop(replica, None)
         self._drop_if_gone(replica)
+
+    def squeezable(self, excluded: Collection[str]) -> str | None:
+        """A replica that may get one more than its cap."""
+        for replica in list(islice(self._with_batch, SCAN)):
+            del self._with_batch[replica]
+            self._with_batch[replica] = None
+            load = self._loads[replica]
+            num = load.in_flight()
+            has_slot = num < load.spec.max_in_flight and num < load.cap.value + load.running[Tier.BATCH]
+            if has_slot and load.is_ready and not load.spec.is_draining and replica not in excluded:
+                return replica
+        return None
 
     def measured(self, replica: str, inter_token_s: float | None, now_s: float) -> int | None:
         """The replica's cap after a measurement; None: it is not known."""

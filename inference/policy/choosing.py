@@ -71,6 +71,11 @@ class Chooser:
             depth = self._prefix.depth_on(best.id, self.prompt(ask), len(ask.blocks))
         return self._chosen(ask, best, depth, reason, now_s)
 
+    def choice_on(self, ask: Ask, replica: Replica, now_s: float) -> Choice:
+        """That one, room or no room."""
+        depth = self._prefix.depth_on(replica.id, self.prompt(ask), len(ask.blocks)) if ask.blocks else 0
+        return self._chosen(ask, replica, depth, Reason.SQUEEZED, now_s)
+
     def prompt(self, ask: Ask) -> Prompt:
         """Its marks; `begin` follows `choose`, so the last are kept."""
         if ask.blocks is not self._last_blocks:

@@ -86,6 +86,7 @@ class Reason(StrEnum):
     SPILLED = "spilled"  # a holder of the prefix was too busy
     PROBE = "probe"  # an ejected replica gets one request to show that it is well
     LAST_RESORT = "last_resort"  # every replica it may use is ejected
+    SQUEEZED = "squeezed"  # it was late: one more than the batch cap, where batch work runs
     # Waiting: what for.
     ALL_BUSY = "all_busy"
     NO_REPLICA = "no_replica"

@@ -63,6 +63,10 @@ class Parking:
         if entry.tier is not Tier.BATCH:
             self._late[entry.tier].pop(entry.number, None)
 
+    def late(self) -> list[Entry]:
+        """The first of each tier."""
+        return [next(iter(late.values())) for late in self._late.values() if late]
+
     def has_candidates(self) -> bool:
         return self._num_running > 0
 

@@ -118,7 +118,7 @@ class Pool:
         self._begin_ask(entry, now_s)
         own = self._try(entry, now_s) or self._refuse_at_once(entry, now_s) or self._wait(entry, now_s)
         if entry.stage is Stage.WAITING:
-            decisions += self._load.park_for_late(self._could_start, now_s)
+            decisions += self._serve_late(now_s)
         decisions.append(own)
         return decisions
 
@@ -209,7 +209,7 @@ class Pool:
         cap = self._load.caps.measured(replica, self.router.inter_token_s(replica, now_s), now_s)
         if cap is not None:
             self.router.set_cap(replica, cap)
-        return self.promote(now_s) if self._may_promote(now_s) else []
+        return (self.promote(now_s) if self._may_promote(now_s) else []) + self._serve_late(now_s)
 
     def expire(self, now_s: float) -> list[Decision]:
         """What time alone decides. Call it at `next_event_s`."""
@@ -224,7 +224,7 @@ class Pool:
             self._load.parking.is_late(entry)
         if self._may_promote(now_s):
             decisions += self.promote(now_s)
-        return decisions + self._load.park_for_late(self._could_start, now_s)
+        return decisions + self._serve_late(now_s)
 
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
@@ -235,6 +235,14 @@ class Pool:
         if not self._load.num_usable and self._is_holding:
             times.append(self._hold_until_s)
         return min((max(at_s, now_s) for at_s in times if at_s is not None), default=None)
+
+    def _serve_late(self, now_s: float) -> list[Decision]:
+        """Who would miss its target: beyond a replica's batch cap if it can be, else batch work is parked for it."""
+        decisions: list[Decision] = []
+        while found := self._load.squeeze(self._could_start):
+            entry, replica = found
+            decisions.append(self._grant(entry, self.router.choice_on(entry.ask, replica, now_s), now_s))
+        return decisions + self._load.park_for_late(self._could_start, now_s)
 
     # What others see
 

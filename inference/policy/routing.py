@@ -118,6 +118,10 @@ class Router:
         """None: no room on any that it may use. Changes nothing; `begin` does."""
         return self._chooser.choose(ask, now_s)
 
+    def choice_on(self, ask: Ask, replica: str, now_s: float) -> Choice:
+        """Of a replica that the owner has chosen, beyond its batch cap."""
+        return self._chooser.choice_on(ask, self._fleet.replicas[replica], now_s)
+
     def hopeless(self, ask: Ask) -> Reason | None:
         """Why waiting would be in vain, as things stand; or None."""
         if not self._fleet.usable:
@@ -127,7 +131,8 @@ class Router:
     def begin(self, ask: Ask, choice: Choice, now_s: float) -> None:
         """It has been granted what `choose` said, at the same `now_s`."""
         replica = self._fleet.replicas[choice.replica]
-        assert replica.is_usable and replica.has_room(), "a cap is never exceeded"
+        squeezed = choice.reason is Reason.SQUEEZED and replica.in_flight < replica.spec.max_in_flight
+        assert replica.is_usable and (replica.has_room() or squeezed), "a cap is never exceeded"
         if choice.reason is Reason.PROBE:
             self._health.probe_begins(replica.id, ask.id)
         uncached = max(1, ask.work_tokens - choice.cached_tokens)
