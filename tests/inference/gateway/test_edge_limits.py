@@ -183,6 +183,8 @@ async def test_b32_a_budget_that_is_spent_is_insufficient_quota_everywhere(repli
             answer = await gateway.post(body=basic(max_tokens=1000, stream=stream))
             codes.append((answer.status_code, answer.json()["error"]["code"], answer.headers["x-should-retry"]))
         assert codes == [(429, "insufficient_quota", "false")] * 2
+        message = answer.json()["error"]["message"]
+        assert re.match(r"The limit of \$\d+\.\d{2,6} a month for your organisation is reached: \$\d", message), message
 
 
 async def test_a_tier_above_the_plans_is_clamped_and_said_so(replica: ScriptedReplica) -> None:
