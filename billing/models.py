@@ -2,6 +2,9 @@
 
 from django.db import models
 
+TTFT_BOUNDS_MS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
+TTFT_BUCKETS = (*(f"ttft_le_{bound}" for bound in TTFT_BOUNDS_MS), "ttft_more")
+
 
 class UsageRecord(models.Model):
     """One request's usage, whatever its end. Never edited: a correction is an Adjustment (a later step).
@@ -91,3 +94,64 @@ class MonthSpend(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.month} {self.key_id or self.model}".rstrip()
+
+
+class UsageSlot(models.Model):
+    """The ledger's records of a span of time, added up: changed with the ledger (usage_slots), and nowhere else."""
+
+    tenant_id = models.UUIDField()
+    starts_at = models.DateTimeField()
+    key_id = models.CharField(max_length=16)
+    member_id = models.BigIntegerField(help_text="0: nobody's")
+    model = models.CharField(max_length=200)
+    tier = models.CharField(max_length=16)
+    newest_at = models.DateTimeField(help_text="when the newest of them ended")
+    # Counts are 4 bytes wide: PostgreSQL adds those up in integers, and 8 byte ones in numerics, which takes twice as long.
+    requests = models.IntegerField()
+    errors = models.IntegerField()
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    amount_micros = models.BigIntegerField()
+    ttft_count = models.IntegerField()
+    ttft_ms_sum = models.BigIntegerField()
+    # How many first tokens came within so many milliseconds, each counted in one bucket.
+    ttft_le_50 = models.IntegerField()
+    ttft_le_100 = models.IntegerField()
+    ttft_le_200 = models.IntegerField()
+    ttft_le_400 = models.IntegerField()
+    ttft_le_800 = models.IntegerField()
+    ttft_le_1600 = models.IntegerField()
+    ttft_le_3200 = models.IntegerField()
+    ttft_le_6400 = models.IntegerField()
+    ttft_le_12800 = models.IntegerField()
+    ttft_more = models.IntegerField()
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M} {self.model}"
+
+
+class UsageQuarter(UsageSlot):
+    """Of a quarter of an hour: every time zone's hours and days begin on one."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant_id", "starts_at", "key_id", "member_id", "model", "tier"), name="one_row_per_quarter_and_group"
+            ),
+        )
+
+
+class UsageHour(UsageSlot):
+    """Of an hour of UTC: a quarter of the rows, for the zones (nearly all) that are whole hours away from it."""
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant_id", "starts_at", "key_id", "member_id", "model", "tier"), name="one_row_per_hour_and_group"
+            ),
+        )
+        indexes = (models.Index(fields=("starts_at",), name="hours_by_time"),)

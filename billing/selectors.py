@@ -1,12 +1,14 @@
 """Read the ledger, prices and months."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageRecord
+from billing.models import MonthSpend, Price, UsageHour, UsageRecord
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -26,6 +28,18 @@ def usage_of_request(tenant_id: UUID | str, request_id: str) -> dict[str, Any] |
     return found
 
 
+def requests_of_tenant(
+    tenant_id: UUID, *, starts_at: datetime | None = None, ends_at: datetime | None = None, **named: str
+) -> QuerySet[UsageRecord]:
+    """Those that ended in the half-open range. `named`: model, key, tier, end_state."""
+    rows = UsageRecord.objects.filter(tenant_id=tenant_id)
+    if starts_at is not None:
+        rows = rows.filter(ended_at__gte=starts_at)
+    if ends_at is not None:
+        rows = rows.filter(ended_at__lt=ends_at)
+    return rows.filter(**{"key_id" if name == "key" else name: value for name, value in named.items()})
+
+
 def prices_in_force(model: str) -> list[Price]:
     """Of each tier (blank: all) the newest that holds now, and those that will hold later; by tier, then time."""
     now = timezone.now()
@@ -43,6 +57,26 @@ def spent_micros(tenant_id: UUID, month: str) -> int:
     """Of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
     return row.amount_micros if row else 0
+
+
+def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_id: str) -> int:
+    """Micro-dollars of a month, of the whole tenant, of a key (its id) or of a model (its public id)."""
+    named = {"tenant": ("", ""), "key": (scope_id, ""), "model": ("", scope_id)}
+    key_id, model = named[scope]
+    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id=key_id, model=model).first()
+    return row.amount_micros if row else 0
+
+
+def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
+    """Who spent something in any of these months ("YYYY-MM")."""
+    rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_micros__gt=0)
+    return set(rows.values_list("tenant_id", flat=True))
+
+
+def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
+    """When each key's newest request ended; of the hours from `since` on."""
+    rows = UsageHour.objects.all() if since is None else UsageHour.objects.filter(starts_at__gte=since)
+    return dict(rows.values_list("key_id").annotate(newest=Max("newest_at")))
 
 
 def _plain(value: Any) -> Any:

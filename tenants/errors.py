@@ -1,7 +1,9 @@
 """HeadwayError
-├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan
-├── Conflict ── TenantExists
-└── TenantScopeMissing   our mistake: a query over tenants that names none
+├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan, UnknownMember, UnknownInvitation, UnknownWebhook
+├── Conflict ── TenantExists, AlreadyMember, LastOwner
+├── NotAllowed ── WrongPerson   who asks may not do that
+├── TenantScopeMissing   our mistake: a query over tenants that names none
+└── AuditIsAppendOnly    our mistake: code that would change the audit log
 """
 
 from headway.errors import Conflict, HeadwayError, NotFound
@@ -33,3 +35,53 @@ class TenantExists(Conflict):
     """Choose another name; this one is taken."""
 
     code = "tenant_exists"
+
+
+class AlreadyMember(Conflict):
+    """Change the role instead; this person belongs to the tenant."""
+
+    code = "already_member"
+
+
+class LastOwner(Conflict):
+    """Make somebody else an owner first; a tenant always has one."""
+
+    code = "last_owner"
+
+
+class UnknownMember(NotFound):
+    """Fix the member; this person does not belong to the tenant."""
+
+    code = "member_not_found"
+
+
+class UnknownInvitation(NotFound):
+    """Ask for a new invitation; this one is unknown, used, revoked or has expired."""
+
+    code = "invitation_not_found"
+
+
+class UnknownWebhook(NotFound):
+    """Fix the id; there is no such endpoint or delivery."""
+
+    code = "webhook_not_found"
+
+
+class NotAllowed(HeadwayError):
+    """Ask an owner; your role, or this key's scopes, do not allow that."""
+
+    code = "not_allowed"
+    http_status = 403
+    error_type = "invalid_request_error"
+
+
+class WrongPerson(NotAllowed):
+    """Log in with the address that was invited, and verified; the invitation is another person's."""
+
+    code = "wrong_person"
+
+
+class AuditIsAppendOnly(HeadwayError):
+    """Page someone: code tried to change or delete what the audit log says."""
+
+    code = "audit_is_append_only"

@@ -7,7 +7,26 @@ from typing import Any, ClassVar
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 
-from tenants.errors import TenantScopeMissing
+from tenants.errors import AuditIsAppendOnly
+from tenants.owned import TenantOwnedManager
+from tenants.webhook_models import EventType, WebhookDelivery, WebhookEndpoint, WebhookEvent
+
+__all__ = [
+    "ApiKey",
+    "AuditEntry",
+    "EventType",
+    "Invitation",
+    "Limit",
+    "LimitKind",
+    "Membership",
+    "Plan",
+    "Tenant",
+    "Tier",
+    "User",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "WebhookEvent",
+]
 
 
 class User(AbstractUser):
@@ -50,6 +69,16 @@ class Plan(models.Model):
     default_max_tokens = models.PositiveIntegerField(
         null=True, blank=True, help_text="for requests that name none; null: the room that is left"
     )
+    discount_percent = models.PositiveSmallIntegerField(default=0, help_text="off the list price, when it is billed")
+    salt_per_key = models.BooleanField(
+        default=False, help_text="prefix caches are shared within one key, not within the tenant"
+    )
+    is_self_service = models.BooleanField(default=False, help_text="a tenant may choose it by itself")
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(condition=models.Q(discount_percent__lte=100), name="a_discount_is_at_most_everything"),
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -82,21 +111,6 @@ class Tenant(models.Model):
         return self.name
 
 
-class TenantOwnedQuerySet(models.QuerySet[Any]):
-    def for_tenant(self, tenant: Tenant) -> "TenantOwnedQuerySet":
-        return self.filter(tenant=tenant)
-
-
-class TenantOwnedManager(models.Manager[Any]):
-    """Fails closed: every query names a tenant. The way out is the model's `unscoped` manager."""
-
-    def get_queryset(self) -> models.QuerySet[Any]:
-        raise TenantScopeMissing("name the tenant: objects.for_tenant(tenant), or unscoped where all are meant")
-
-    def for_tenant(self, tenant: Tenant) -> TenantOwnedQuerySet:
-        return TenantOwnedQuerySet(self.model, using=self._db).for_tenant(tenant)
-
-
 class Membership(models.Model):
     class Role(models.TextChoices):
         OWNER = "owner"
@@ -120,6 +134,42 @@ class Membership(models.Model):
         return f"{self.user} in {self.tenant} as {self.role}"
 
 
+class Invitation(models.Model):
+    """A person asked to join, by e-mail. Only the hash of what the mail's link carries is kept."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    email = models.EmailField()
+    role = models.CharField(max_length=16, choices=Membership.Role.choices)
+    token_sha256 = models.CharField(max_length=64, unique=True, editable=False)
+    invited_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    sent_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    accepted_at = models.DateTimeField(null=True, blank=True)
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    unscoped: ClassVar[models.Manager[Any]] = models.Manager()
+    objects = TenantOwnedManager()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "email"),
+                condition=models.Q(revoked_at=None, accepted_at=None),
+                name="one_open_invitation_per_tenant_and_email",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.email} to {self.tenant_id} as {self.role}"
+
+
+def inference_only() -> list[str]:
+    return ["inference"]
+
+
 class ApiKey(models.Model):
     """`hw_live_<id>_<secret>_<check>`; only the secret's SHA-256 is kept."""
 
@@ -131,6 +181,14 @@ class ApiKey(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    disabled_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    scopes = models.JSONField(default=inference_only, help_text="of tenants.access.Scope")
+    allowed_models = models.JSONField(default=list, blank=True, help_text="public ids; empty: all")
+    allowed_addresses = models.JSONField(default=list, blank=True, help_text="CIDR; empty: from anywhere")
+    tier_ceiling = models.CharField(max_length=16, choices=Tier.choices, blank=True, help_text="blank: the plan's")
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="swept from usage records, up to a minute late")
+    replaces = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
 
     unscoped: ClassVar[models.Manager[Any]] = models.Manager()
     objects = TenantOwnedManager()
@@ -147,6 +205,9 @@ class Limit(models.Model):
     model = models.CharField(max_length=200, blank=True, help_text="public id; blank: all models")
     kind = models.CharField(max_length=32, choices=LimitKind.choices)
     value = models.BigIntegerField()
+    is_self_set = models.BooleanField(
+        default=False, help_text="by the tenant itself, which may change it; never above what its plan gives"
+    )
 
     unscoped: ClassVar[models.Manager[Any]] = models.Manager()
     objects = TenantOwnedManager()
@@ -169,8 +230,21 @@ class Limit(models.Model):
         return f"{self.kind} {self.value} of {self.key_id or self.model or self.tenant_id}"
 
 
+class AppendOnlyQuerySet(models.QuerySet[Any]):
+    """Nothing that is written is changed or taken away."""
+
+    def update(self, **_values: Any) -> int:
+        raise AuditIsAppendOnly("audit entries are never changed")
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        raise AuditIsAppendOnly("audit entries are never deleted")
+
+    def bulk_update(self, *_args: Any, **_kwargs: Any) -> int:
+        raise AuditIsAppendOnly("audit entries are never changed")
+
+
 class AuditEntry(models.Model):
-    """Who did what to what. Append-only."""
+    """Who did what to what, from where. Append-only."""
 
     at = models.DateTimeField(auto_now_add=True)
     actor = models.CharField(max_length=200)
@@ -179,9 +253,22 @@ class AuditEntry(models.Model):
     tenant = models.ForeignKey(Tenant, null=True, on_delete=models.SET_NULL, related_name="+")
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
+    address = models.CharField(max_length=64, blank=True, help_text="of the client; blank: a command of an operator")
+    request_id = models.CharField(max_length=40, blank=True)
+
+    objects = AppendOnlyQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "audit entries"
+        indexes = (models.Index(fields=("tenant", "-id"), name="audit_by_tenant"),)
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.actor} {self.action} {self.target}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise AuditIsAppendOnly("audit entries are never changed")
+        super().save(*args, **kwargs)
+
+    def delete(self, *_args: Any, **_kwargs: Any) -> tuple[int, dict[str, int]]:
+        raise AuditIsAppendOnly("audit entries are never deleted")

@@ -5,9 +5,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from tenants.models import Limit, LimitKind, Plan, Tenant
+from tenants.models import Limit, LimitKind, Membership, Plan, Tenant, User
 
 DEFAULT_PLAN = "default"
+
+
+def membership_of(user: User, tenant_name: str) -> Membership | None:
+    """None: no such tenant, or not a member of it; nobody is told which. What it allows is for `tenants.access` to say."""
+    if not user.is_authenticated or not user.is_active:
+        return None
+    rows = Membership.unscoped.select_related("tenant", "user", "tenant__plan")
+    found: Membership | None = rows.filter(user=user, tenant__name=tenant_name).first()
+    return found
+
+
+def tenants_of(user: User) -> list[Membership]:
+    """The memberships of a person, each with its tenant, by the tenant's name."""
+    if not user.is_authenticated or not user.is_active:
+        return []
+    return list(Membership.unscoped.select_related("tenant", "tenant__plan").filter(user=user).order_by("tenant__name"))
 
 
 @dataclass(frozen=True)
@@ -17,6 +33,8 @@ class LimitInForce:
     kind: str
     value: int
     is_from_plan: bool = False
+    is_self_set: bool = False
+    """The tenant may change it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,8 @@ class TermsInForce:
     time_zone: str
     default_max_tokens: int | None
     limits: tuple[LimitInForce, ...]
+    salt_per_key: bool = False
+    discount_percent: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -38,15 +58,26 @@ def plan_of(tenant: Tenant) -> Plan:
     return tenant.plan or Plan.objects.filter(name=DEFAULT_PLAN).first() or Plan(name=DEFAULT_PLAN)
 
 
+def plan_name_of(tenant: Tenant) -> str:
+    """The same by name, without looking it up."""
+    return tenant.plan.name if tenant.plan is not None else DEFAULT_PLAN
+
+
 def terms_in_force(tenant: Tenant) -> TermsInForce:
     """The plan with the tenant's own limits in place of the plan's; those of revoked keys are left out."""
-    plan, tenant_id = plan_of(tenant), str(tenant.id)
+    return terms_on(tenant, plan_of(tenant))
+
+
+def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
+    """What would hold for the tenant on that plan."""
+    tenant_id = str(tenant.id)
     rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
-    own = [_in_force(limit, tenant_id) for limit in rows]
+    of_plan = plan.default_limits()
+    own = [_in_force(limit, tenant_id, of_plan) for limit in rows]
     own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
     from_plan = [
         LimitInForce("tenant", tenant_id, kind.value, value, is_from_plan=True)
-        for kind, value in plan.default_limits().items()
+        for kind, value in of_plan.items()
         if kind.value not in own_kinds
     ]
     order = {kind.value: place for place, kind in enumerate(LimitKind)}
@@ -59,6 +90,8 @@ def terms_in_force(tenant: Tenant) -> TermsInForce:
         time_zone=tenant.time_zone,
         default_max_tokens=plan.default_max_tokens,
         limits=tuple(limits),
+        salt_per_key=plan.salt_per_key,
+        discount_percent=plan.discount_percent,
     )
 
 
@@ -73,9 +106,12 @@ def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
 
 
-def _in_force(limit: Limit, tenant_id: str) -> LimitInForce:
+def _in_force(limit: Limit, tenant_id: str, of_plan: dict[LimitKind, int]) -> LimitInForce:
+    """What a tenant set itself, on a plan it has left perhaps, is at most what its plan gives."""
     if limit.key_id:
-        return LimitInForce("key", limit.key_id, limit.kind, limit.value)
+        return LimitInForce("key", limit.key_id, limit.kind, limit.value, is_self_set=limit.is_self_set)
     if limit.model:
-        return LimitInForce("model", f"{tenant_id}/{limit.model}", limit.kind, limit.value)
-    return LimitInForce("tenant", tenant_id, limit.kind, limit.value)
+        return LimitInForce("model", f"{tenant_id}/{limit.model}", limit.kind, limit.value, is_self_set=limit.is_self_set)
+    given = of_plan.get(LimitKind(limit.kind))
+    value = min(limit.value, given) if limit.is_self_set and given is not None else limit.value
+    return LimitInForce("tenant", tenant_id, limit.kind, value, is_self_set=limit.is_self_set)

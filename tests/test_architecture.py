@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-APPS = ("tenants", "billing", "inference")
-DOORS = {"services", "selectors", "errors"}
+APPS = ("tenants", "billing", "inference", "workers")
+DOORS = {"services", "selectors", "errors", "access"}
 
 
 def python_files(*folders: str) -> Iterator[Path]:

@@ -12,7 +12,9 @@ from django.db import transaction
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
 from billing.services.month_spend import MonthSums, Spent
-from billing.services.usage_rows import insert_new
+from billing.services.usage_rows import insert_new, wait_for_writers
+from billing.services.usage_slots import FIELDS as SLOT_FIELDS
+from billing.services.usage_slots import SlotSums
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +61,7 @@ _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
 def record_usage(*, drafts: list[UsageDraft]) -> int:
-    """Insert all, and add their amounts to their tenants' months, in one transaction. Returns how many were given.
+    """Insert all, and add them to their tenants' months and hours, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
     gateway had died with it): a final record takes that one's place, and one that knows how far the request had come that
@@ -73,6 +75,8 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     }
     rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
+        wait_for_writers({each["tenant_id"] for each in fields.values()})
+        slots = SlotSums()
         sums = MonthSums(each["tenant_id"] for each in fields.values())
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
@@ -84,25 +88,27 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
             if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
-                _replace_lost(its, mine, sums)
-            elif request_id not in before and _rank(its.end_state, its.usage_source) == _rank(
-                mine["end_state"], mine["usage_source"]
-            ):
+                _replace_lost(its, mine, sums, slots)
+            elif request_id not in before:
                 sums.add(_spent(mine))
+                slots.add(mine)
+        slots.write()
         sums.write()
     return len(drafts)
 
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", "end_state", "usage_source", *_SPENT)}
+    return {row.request_id: row for row in rows.only("request_id", "usage_source", *SLOT_FIELDS)}
 
 
-def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums) -> None:
+def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
         before = _spent({name: getattr(lost, name) for name in _SPENT})
         sums.add(replace(before, amount_micros=-before.amount_micros))
         sums.add(_spent(fields))
+        slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
+        slots.add(fields)
 
 
 def _spent(fields: dict[str, Any]) -> Spent:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import headway.client_address
 from headway.errors import HeadwayError
 
 WINDOW_S = 60.0
@@ -22,17 +23,11 @@ class TooManyBadKeys(HeadwayError):
 
 
 def client_address(scope: dict[str, Any], trusted_hops: int) -> str:
-    """Whoever connected, or who our own proxies say did: the last of `x-forwarded-for` but what they added themselves.
-
-    With no proxy configured the header counts for nothing, and with one its last entry, which that proxy wrote, for all.
-    """
+    """Of an ASGI scope, by the rule of `headway.client_address`."""
     client = scope.get("client")
-    address = str(client[0]) if client else ""
-    if trusted_hops:
-        hops = [hop.strip() for hop in _forwarded(scope["headers"]).split(",") if hop.strip()]
-        if len(hops) >= trusted_hops:
-            return hops[-trusted_hops][:64]
-    return address
+    return headway.client_address.client_address(
+        str(client[0]) if client else "", _forwarded(scope["headers"]) if trusted_hops else "", trusted_hops
+    )
 
 
 def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> str:

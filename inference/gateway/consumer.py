@@ -21,6 +21,7 @@ from inference.gateway.openai_errors import INTERNAL, BodyTooLarge, refusal_of
 from inference.gateway.outputs import HttpResponder
 from inference.gateway.parts import GatewayParts
 from inference.gateway.state import Principal
+from tenants.access import Action
 
 log = structlog.get_logger(__name__)
 
@@ -70,8 +71,8 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
     async def handle(self) -> None:
         raise NotImplementedError
 
-    def authenticate(self) -> Principal:
-        """Raises CredentialRefused, KeyRefused, NotReady (no key can be known yet)."""
+    def authenticate(self, action: Action = Action.RUN_INFERENCE) -> Principal:
+        """Raises CredentialRefused, KeyRefused, NotReady (no key can be known yet); KeyNotAllowed."""
         self.parts.check_ready()
         try:
             key = find_key(self.scope["headers"], self.scope["query_string"])
@@ -81,6 +82,7 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             self.parts.count_bad_key(self.scope)
             raise
         self.responder.ask_rates = lambda: self.parts.dispatcher.rates(principal.tenant_id, principal.key_id, self.model())
+        self.parts.check_key(principal, action, self.scope)
         return principal
 
     def model(self) -> str:

@@ -204,6 +204,7 @@ class Exchange:
         record = self.record
         record.model = request.model
         self._set_terms(request)
+        self.principal.key.check_model(request.model)
         model = self.parts.state.model(request.model)
         if model is None:
             raise unknown_model(request.model)
@@ -294,9 +295,9 @@ class Exchange:
         await self.output.send_last(last)
 
     def _set_terms(self, request: GenerationRequest) -> None:
-        """The tier that its plan allows, and what tokens cost there."""
+        """The tier that its plan and its key allow, and what tokens cost there."""
         record, state = self.record, self.parts.state
-        ceiling = state.terms(self.principal.tenant_id).tier_ceiling
+        ceiling = max(state.terms(self.principal.tenant_id).tier_ceiling, self.principal.key.tier_ceiling)
         record.asked_tier = request.tier
         record.tier = max(Tier[request.tier.upper()], ceiling).name.lower()
         now_s = self.parts.clock.now().timestamp()

@@ -83,6 +83,7 @@ _ANSWER: Node = {
 ERRORS = {
     400: "The request is at fault: `param` says where.",
     401: "No API key, or not a good one.",
+    403: "The key may not be used for that: its scopes, models or addresses do not allow it.",
     404: "No such model, or no such path.",
     405: "This path takes another method: see `allow`.",
     408: "The request came too slowly.",
@@ -98,7 +99,7 @@ ERRORS = {
     503: "Nothing serves the model at the moment, or the service is stopping: see `retry-after`.",
     504: "The engine stayed silent for too long.",
 }
-_ON_GET = (400, 401, 404, 405, 408, 414, 431, 500, 503)
+_ON_GET = (400, 401, 403, 404, 405, 408, 414, 431, 500, 503)
 
 REQUEST_HEADERS = {
     "Idempotency-Key": (

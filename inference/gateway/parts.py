@@ -25,6 +25,7 @@ from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool
 from inference.policy.brain import BrainSnapshot
 from inference.policy.decisions import Ask, Ending, Queued, RateView, TenantTerms, TokenPrice, Usage
+from tenants.access import Action
 
 if TYPE_CHECKING:
     from inference.gateway.exchange import Exchange
@@ -158,6 +159,10 @@ class GatewayParts:
         self.idempotency = IdempotencyKeys(
             keep_s=self.tunables.idempotency_keep_s, max_per_tenant=self.tunables.max_idempotency_keys
         )
+
+    def check_key(self, principal: Principal, action: Action, scope: dict[str, Any]) -> None:
+        """Raises KeyNotAllowed: not with these scopes, or not from there."""
+        principal.key.check(action, client_address(scope, self.tunables.trusted_hops) if principal.key.networks else "")
 
     def count_bad_key(self, scope: dict[str, Any]) -> None:
         """Raises TooManyBadKeys."""

@@ -14,6 +14,7 @@ from inference.gateway.openapi import document_bytes
 from inference.gateway.outputs import EventStreamOutput, JsonOutput
 from inference.gateway.requests import GenerationRequest, read_request
 from inference.gateway.state import ModelEntry
+from tenants.access import Action
 
 # The last is what `curl -d` says of any body unless told otherwise: taken, if the body is JSON.
 JSON_MEDIA_TYPE = re.compile(rb"application/(([\w.-]+\+)?json|x-www-form-urlencoded)", re.IGNORECASE)
@@ -83,14 +84,14 @@ class ModelsConsumer(GatewayConsumer):
     """GET /v1/models and, with `public_id`, GET /v1/models/{id}."""
 
     async def handle(self) -> None:
-        self.authenticate()
+        may_use = self.authenticate().key.allows_model
         public_id: str = self.kwargs.get("public_id", "")
         if not public_id:
-            listed = [_model_object(model) for model in self.parts.state.models()]
+            listed = [_model_object(model) for model in self.parts.state.models() if may_use(model.public_id)]
             await self.responder.json(200, msgspec.json.encode({"object": "list", "data": listed}))
             return
         model = self.parts.state.model(public_id)
-        if model is None:
+        if model is None or not may_use(public_id):
             raise unknown_model(public_id)
         await self.responder.json(200, msgspec.json.encode(_model_object(model)))
 
@@ -99,7 +100,7 @@ class ReceiptConsumer(GatewayConsumer):
     """GET /v1/requests/{id}: what became of a request of this tenant."""
 
     async def handle(self) -> None:
-        principal = self.authenticate()
+        principal = self.authenticate(Action.VIEW_REQUESTS)
         receipt = await self.parts.receipts.of(principal.tenant_id, self.kwargs["request_id"])
         await self.responder.json(200, msgspec.json.encode(receipt))
 

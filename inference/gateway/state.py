@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from headway.errors import HeadwayError
+from inference.gateway.key_rows import UNRESTRICTED, KeyRow, KeyTerms, key_terms_of, salt_of_key
 from inference.gateway.tenant_rows import (
     NO_FACTS,
     NO_PRICE,
@@ -62,6 +63,7 @@ class Principal:
     key_id: str
     member_id: int | None
     cache_salt: str
+    key: KeyTerms = UNRESTRICTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,6 @@ class _Tenant(msgspec.Struct, frozen=True):
     is_active: bool
 
 
-class _Key(msgspec.Struct, frozen=True):
-    tenant_id: str
-    member_id: int | None
-    secret_sha256: str
-    expires_at: float | None
-
-
 class _Model(msgspec.Struct, frozen=True):
     created: int
     pool: str
@@ -139,7 +134,7 @@ class _Replica(msgspec.Struct, frozen=True):
 
 _SHAPES: dict[str, type[msgspec.Struct]] = {
     "tenant": _Tenant,
-    "key": _Key,
+    "key": KeyRow,
     "model": _Model,
     "replica": _Replica,
     "terms": TermsRow,
@@ -157,7 +152,7 @@ _KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month"})
 @dataclass(slots=True)
 class _Tables:
     tenants: dict[str, _Tenant] = field(default_factory=dict)
-    keys: dict[str, _Key] = field(default_factory=dict)
+    keys: dict[str, tuple[KeyRow, KeyTerms]] = field(default_factory=dict)
     revoked_key_ids: set[str] = field(default_factory=set)
     models: dict[str, ModelEntry] = field(default_factory=dict)
     replicas: dict[str, ReplicaEntry] = field(default_factory=dict)
@@ -191,21 +186,20 @@ class ControlState:
         tables = self._tables
         if parsed.id in tables.revoked_key_ids:
             raise KeyRefused("This API key was revoked. Use another one.")
-        key = tables.keys.get(parsed.id)
+        key, key_terms = tables.keys.get(parsed.id, (None, UNRESTRICTED))
         if not parsed.matches(key.secret_sha256 if key else _NO_SECRET_SHA256) or key is None:
             raise KeyRefused("This API key is not known here. Check that it belongs to this service.")
         if key.expires_at is not None and key.expires_at <= now_s:
             raise KeyRefused("This API key has expired. Use another one.")
+        if key.is_disabled:
+            raise KeyRefused("This API key is disabled. Enable it, or use another one.")
         tenant = tables.tenants.get(key.tenant_id)
         if tenant is None or not tenant.is_active:
             raise KeyRefused("The organisation of this API key is suspended. Ask its owner or our support.")
-        return Principal(
-            tenant_id=key.tenant_id,
-            tenant_name=tenant.name,
-            key_id=parsed.id,
-            member_id=key.member_id,
-            cache_salt=tenant.cache_salt,
-        )
+        salt = tenant.cache_salt
+        if self.facts(key.tenant_id).salt_per_key:
+            salt = salt_of_key(salt, parsed.id)
+        return Principal(key.tenant_id, tenant.name, parsed.id, key.member_id, salt, key_terms)
 
     def model(self, public_id: str) -> ModelEntry | None:
         return self._tables.models.get(public_id)
@@ -323,8 +317,8 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             _remove(tables, change)
         case _Tenant():
             tables.tenants[change.key] = value
-        case _Key():
-            tables.keys[change.key] = value
+        case KeyRow():
+            tables.keys[change.key] = value, key_terms_of(value)
             tables.revoked_key_ids.discard(change.key)
         case _Model(created=created):
             rest = {name: getattr(value, name) for name in _MODEL_FIELDS}
@@ -350,6 +344,8 @@ def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | Non
             terms_of(change.key, value)
         if isinstance(value, _Model):
             value = _with_known_targets(change, value)
+        if isinstance(value, KeyRow):
+            key_terms_of(value)
         return value
     except (msgspec.ValidationError, ValueError) as error:
         log.error("control_change_unreadable", change_id=change.id, kind=change.kind, reason=str(error))

@@ -27,6 +27,7 @@ class TermsRow(msgspec.Struct, frozen=True):
     time_zone: str
     default_max_tokens: int | None
     limits: list[LimitRow]
+    salt_per_key: bool = False
 
 
 class PriceRow(msgspec.Struct, frozen=True):
@@ -68,6 +69,8 @@ class TenantFacts:
     plan: str = ""
     time_zone: str = "UTC"
     default_max_tokens: int | None = None
+    salt_per_key: bool = False
+    """Prefix caches are shared within one key, not within the tenant."""
 
 
 NO_FACTS = TenantFacts()
@@ -85,7 +88,7 @@ def terms_of(tenant_id: str, row: TermsRow) -> TenantTerms:
 
 
 def facts_of(row: TermsRow) -> TenantFacts:
-    return TenantFacts(plan=row.plan, time_zone=row.time_zone, default_max_tokens=row.default_max_tokens)
+    return TenantFacts(row.plan, row.time_zone, row.default_max_tokens, row.salt_per_key)
 
 
 def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: float) -> list[Spend]:

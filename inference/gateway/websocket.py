@@ -36,6 +36,7 @@ from inference.gateway.outputs import encode
 from inference.gateway.parts import GatewayParts
 from inference.gateway.requests import GenerationRequest, build_request
 from inference.gateway.state import Principal
+from tenants.access import Action
 
 log = structlog.get_logger(__name__)
 
@@ -226,11 +227,13 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
                 self._key = check_key(key.strip().encode("utf-8", "replace"))
             elif not self._key:
                 raise CredentialRefused('Send your API key first: {"api_key": "...", "request": {...}}')
-            return self._principal_of(self._key)
+            principal = self._principal_of(self._key)
         except HeadwayError:
             self.parts.metrics.unauthenticated(ROUTE)
             self.parts.count_bad_key(self.scope)
             raise
+        self.parts.check_key(principal, Action.RUN_INFERENCE, self.scope)
+        return principal
 
     def _object_of(self, message: bytes) -> dict[str, Any] | HeadwayError:
         """The message, or why it cannot be read: who sent it is to be known first."""

@@ -2,6 +2,7 @@
 
 headway.sqlite3   the embedded database
 secret_key        Django's, made on first use
+redis/            our own Redis-protocol server's: configuration with its password (redis_password), append-only file
 journal/          usage records on their way to the ledger
 snapshots/        what the data plane needs to start with the database away
 weights/          staged model weights
@@ -76,8 +77,16 @@ class Home:
         return path
 
     def secret_key(self) -> str:
-        """Django's SECRET_KEY: made once, then read; two processes that start together agree on one."""
-        path = self.folder(".") / "secret_key"
+        """Django's SECRET_KEY."""
+        return self._kept_secret("secret_key")
+
+    def redis_password(self) -> str:
+        """Of our own Redis-protocol server."""
+        return self._kept_secret("redis_password")
+
+    def _kept_secret(self, name: str) -> str:
+        """Made once (mode 0600), then read; two processes that start together agree on one."""
+        path = self.folder(".") / name
         if not path.exists():
             fd, partial = tempfile.mkstemp(dir=self.root)  # mode 0600
             with os.fdopen(fd, "w") as file:

@@ -41,6 +41,9 @@ def _drop_private(_logger: object, _method: str, event: MutableMapping[str, Any]
     return event
 
 
+# A line for each sweep, every two seconds.
+_EVERY_TASK = ("celery.worker.strategy", "celery.app.trace", "celery.beat")
+
 SHARED_PROCESSORS: list[structlog.types.Processor] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
@@ -62,7 +65,7 @@ def configure(config: dict[str, Any]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.get("level", "INFO"))
-    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "asyncio", "daphne", "uvicorn.access"):
+    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "asyncio", "daphne", "uvicorn.access", *_EVERY_TASK):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
         processors=[

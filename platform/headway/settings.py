@@ -5,6 +5,8 @@ from pathlib import Path
 
 from headway import env
 from headway.home import Home
+from headway.redis_server import own_broker_url, own_url
+from headway.smtp import smtp_server
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
@@ -16,6 +18,8 @@ GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_mos
 METRICS_PORT = env.whole("HEADWAY_METRICS_PORT", 9101, at_least=1, at_most=65535)
 SITE_HOST = env.text("HEADWAY_SITE_HOST", "127.0.0.1")
 SITE_PORT = env.whole("HEADWAY_SITE_PORT", 8000, at_least=1, at_most=65535)
+SITE_URL = env.text("HEADWAY_SITE_URL", f"http://{SITE_HOST}:{SITE_PORT}").rstrip("/")
+TRUSTED_PROXY_HOPS = env.whole("HEADWAY_TRUSTED_PROXY_HOPS", 0, at_least=0, at_most=16)
 
 DEBUG = env.truth("HEADWAY_DEBUG", False)
 SECRET_KEY = env.secret("HEADWAY_SECRET_KEY", "") or HOME.secret_key()
@@ -30,6 +34,10 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     *DATA_PLANE_APPS,
+    "workers",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -41,6 +49,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "headway.logs.RequestIdMiddleware",
+    "tenants.acting_from.ActingFromMiddleware",
 ]
 ROOT_URLCONF = "headway.urls"
 ASGI_APPLICATION = "headway.asgi.application"
@@ -61,6 +70,73 @@ TEMPLATES = [
 DATABASES = {"default": env.database("DATABASE_URL", HOME.root / "headway.sqlite3")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
+
+# Workers' broker, the site's cache and channel layer: one server, and a prefix for each. The data plane uses none of it.
+OUTSIDE_REDIS_URL = env.secret("REDIS_URL", "")
+HAS_OUTSIDE_REDIS = bool(OUTSIDE_REDIS_URL)
+REDIS_URL = OUTSIDE_REDIS_URL or own_url(HOME)
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "headway-cache",
+        "OPTIONS": {"socket_connect_timeout": 2, "socket_timeout": 5},
+    }
+}
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": "headway-asgi"},
+    }
+}
+CELERY_BROKER_URL = OUTSIDE_REDIS_URL or own_broker_url(HOME)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "global_keyprefix": "headway-celery:",
+    "visibility_timeout": 600,  # above the longest task; what is told again early does no harm
+    "socket_connect_timeout": 2,
+    "socket_timeout": 5,
+    "max_retries": 0,  # who tells a broker that is away goes on at once: the sweep tells it again
+}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "headway"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 8
+CELERY_TIMEZONE = "UTC"
+OUTBOX_SWEEP_S = env.seconds("HEADWAY_OUTBOX_SWEEP_S", 2.0, at_least=0.1)
+CELERY_BEAT_SCHEDULE = {
+    "outbox": {"task": "workers.tasks.sweep_outbox", "schedule": OUTBOX_SWEEP_S},
+    "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
+    "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
+    "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
+    "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
+}
+
+EMAIL_BACKEND = "workers.mail_backend.OutboxBackend"
+SMTP = smtp_server(env.secret("HEADWAY_SMTP_URL", ""), name="HEADWAY_SMTP_URL")
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.text("HEADWAY_MAIL_FROM", "headway@localhost")
+
+REST_FRAMEWORK = {
+    "EXCEPTION_HANDLER": "tenants.api.errors.answer_of",
+    "DEFAULT_SCHEMA_CLASS": "tenants.api.openapi.HeadwaySchema",
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tenants.api.callers.KeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],  # a view says otherwise, or is closed
+    "UNICODE_JSON": True,
+    "STRICT_JSON": True,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Headway control API",
+    "VERSION": "1",
+    "DESCRIPTION": "What the pages do, for programs: send an API key with the right scope, or use a session.",
+    "OAS_VERSION": "3.1.1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "POSTPROCESSING_HOOKS": ["tenants.api.openapi.with_common_parts"],
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+}
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"

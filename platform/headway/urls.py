@@ -1,7 +1,7 @@
 """The site's routes."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 from headway import health
@@ -13,4 +13,5 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),
+    path("api/v1/", include("tenants.api.urls")),
 ]

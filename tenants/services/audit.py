@@ -1,8 +1,24 @@
 """Write the audit log: call it inside the transaction of the change it tells of."""
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
+from headway.logs import REQUEST_ID
 from tenants.models import AuditEntry, Tenant
+
+_ADDRESS: ContextVar[str] = ContextVar("audit_address", default="")
+
+
+@contextlib.contextmanager
+def acting_from(address: str) -> Iterator[None]:
+    """What is audited in here was asked for from this address. The site's middleware wraps each request in it."""
+    token = _ADDRESS.set(address)
+    try:
+        yield
+    finally:
+        _ADDRESS.reset(token)
 
 
 def record_audit(
@@ -14,4 +30,15 @@ def record_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> AuditEntry:
-    return AuditEntry.objects.create(actor=actor, action=action, target=target, tenant=tenant, before=before, after=after)
+    """`actor`: `user:<name>`, `key:<id>`, `admin:<name>`, `command:<name>` or `system`."""
+    entry: AuditEntry = AuditEntry.objects.create(
+        actor=actor,
+        action=action,
+        target=target,
+        tenant=tenant,
+        before=before,
+        after=after,
+        address=_ADDRESS.get()[:64],
+        request_id=REQUEST_ID.get()[:40],
+    )
+    return entry

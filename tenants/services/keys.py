@@ -1,17 +1,27 @@
-"""Issue and revoke API keys."""
+"""API keys: issue, change, rotate, disable, hand over, revoke. Each change reaches every gateway within a second."""
 
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
-from headway.errors import InvalidInput
+from headway.errors import Conflict, InvalidInput
 from inference.services import control
-from tenants.errors import UnknownKey
-from tenants.models import ApiKey, Tenant, User
+from tenants.access import Scope
+from tenants.errors import NotAllowed, UnknownKey
+from tenants.models import ApiKey, Limit, LimitKind, Tenant, User
 from tenants.services.audit import record_audit
 from tenants.services.key_format import new_key
+from tenants.services.key_settings import KeySettings, check_settings, settings_of
+from tenants.services.terms import set_limits
+
+MAX_KEYS = 1000
+"""Not revoked, of one tenant."""
+OVERLAPS_H = (0, 1, 24)
+NARROWED_FIELDS = ("name", "scopes", "allowed_models", "allowed_addresses", "tier_ceiling", "expires_at")
 
 
 @dataclass(frozen=True)
@@ -30,29 +40,101 @@ class RevokedKey:
 
 
 def issue_api_key(
-    *, tenant: Tenant, name: str, actor: str, member: User | None = None, expires_at: datetime | None = None
+    *,
+    tenant: Tenant,
+    name: str,
+    actor: str,
+    member: User | None = None,
+    expires_at: datetime | None = None,
+    scopes: Sequence[str] = (Scope.INFERENCE,),
+    allowed_models: Sequence[str] = (),
+    allowed_addresses: Sequence[str] = (),
+    tier_ceiling: str = "",
+    limits: Mapping[LimitKind, int | None] | None = None,
+    created_by: User | None = None,
 ) -> IssuedKey:
-    """Raises InvalidInput for an empty or overlong name or an expiry in the past."""
-    name = name.strip()
-    if not 1 <= len(name) <= 100:
-        raise InvalidInput("a key's name has 1 to 100 characters", param="name")
-    if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidInput("a key's expiry must lie in the future", param="expires_at")
-    made = new_key()
+    """`member`: whose key it is, and whose role bounds what it may manage. Raises InvalidInput; nothing is made then."""
+    settings = check_settings(
+        KeySettings(name, tuple(scopes), tuple(allowed_models), tuple(allowed_addresses), tier_ceiling, expires_at)
+    )
     with transaction.atomic():
-        key = ApiKey.unscoped.create(
-            id=made.id, tenant=tenant, member=member, name=name, secret_sha256=made.secret_sha256, expires_at=expires_at
+        return _issue(tenant, settings, actor=actor, member=member, created_by=created_by or member, limits=limits)
+
+
+def change_api_key(*, tenant: Tenant, key_id: str, settings: KeySettings, actor: str) -> ApiKey:
+    """All its settings at once (`settings_of` has those that hold). Raises UnknownKey, InvalidInput, NotAllowed."""
+    with transaction.atomic():
+        key = key_in_use(tenant, key_id)
+        before = settings_of(key)
+        settings = check_settings(settings, expires_before=before.expires_at)
+        if Scope.MANAGE in set(settings.scopes) - set(before.scopes):
+            raise NotAllowed(
+                "a key that others may know is not made a managing one: issue a new key with that scope", param="scopes"
+            )
+        if settings == before:
+            return key
+        for name, value in asdict(settings).items():
+            setattr(key, name, list(value) if isinstance(value, tuple) else value)
+        key.save(update_fields=list(NARROWED_FIELDS))
+        publish_key(key)
+        record_audit(
+            actor=actor,
+            action="key.change",
+            target=key.id,
+            tenant=tenant,
+            before=before.as_plain(),
+            after=settings.as_plain(),
         )
-        _publish(key)
-        record_audit(actor=actor, action="key.issue", target=key.id, tenant=tenant, after={"name": name})
-    return IssuedKey(key=key, text=made.text)
+    return key
 
 
-def revoke_api_key(*, key_id: str, actor: str) -> RevokedKey:
-    """Refused by every gateway within a second. Revoking twice is no error. Raises UnknownKey."""
+def rotate_api_key(*, tenant: Tenant, key_id: str, overlap_h: int, actor: str, member: User | None = None) -> IssuedKey:
+    """A new key with the settings and limits of the old, which goes on working for `overlap_h` (0, 1, 24) hours.
+
+    `member`: who rotates, and whose the new key is: nobody gets another's powers by it. None (an operator): as before.
+    A key with an expiry lives as long again. What was spent of a monthly cap counts for the old key alone.
+    """
+    if overlap_h not in OVERLAPS_H:
+        raise InvalidInput(f"an overlap is one of {', '.join(map(str, OVERLAPS_H))} hours", param="overlap_h")
     with transaction.atomic():
-        changed = ApiKey.unscoped.filter(id=key_id, revoked_at=None).update(revoked_at=timezone.now())
-        key = ApiKey.unscoped.filter(id=key_id).select_related("tenant").first()
+        old, now = key_in_use(tenant, key_id), timezone.now()
+        life = old.expires_at - old.created_at if old.expires_at else None
+        settings = check_settings(replace(settings_of(old), expires_at=now + life if life else None))
+        rows = Limit.objects.for_tenant(tenant).filter(key=old).values_list("kind", "value")
+        limits = {LimitKind(kind): value for kind, value in rows}
+        issued = _issue(
+            tenant, settings, actor=actor, member=member or old.member, created_by=member, limits=limits, replaces=old
+        )
+        end = now + timedelta(hours=overlap_h)
+        if overlap_h == 0:
+            revoke_api_key(key_id=old.id, actor=actor, tenant=tenant)
+        elif old.expires_at is None or old.expires_at > end:
+            old.expires_at = end
+            old.save(update_fields=["expires_at"])
+            publish_key(old)
+        after = {"new_key": issued.key.id, "overlap_h": overlap_h}
+        record_audit(actor=actor, action="key.rotate", target=old.id, tenant=tenant, after=after)
+    return issued
+
+
+def disable_api_key(*, tenant: Tenant, key_id: str, actor: str) -> ApiKey:
+    """Refused until it is enabled again. Disabling twice is no error. Raises UnknownKey."""
+    return _switch(tenant, key_id, actor, disabled_at=timezone.now())
+
+
+def enable_api_key(*, tenant: Tenant, key_id: str, actor: str) -> ApiKey:
+    return _switch(tenant, key_id, actor, disabled_at=None)
+
+
+def revoke_api_key(*, key_id: str, actor: str, tenant: Tenant | None = None) -> RevokedKey:
+    """Refused by every gateway within a second, for good. Revoking twice is no error. Raises UnknownKey.
+
+    With `tenant`: only a key of that tenant.
+    """
+    rows = ApiKey.unscoped.all() if tenant is None else ApiKey.objects.for_tenant(tenant)
+    with transaction.atomic():
+        changed = rows.filter(id=key_id, revoked_at=None).update(revoked_at=timezone.now())
+        key = rows.filter(id=key_id).select_related("tenant").first()
         if key is None:
             raise UnknownKey(f"there is no key {key_id!r}; give the id, the part after hw_live_")
         change = control.publish(kind="key", key=key.id, payload=None)
@@ -61,7 +143,26 @@ def revoke_api_key(*, key_id: str, actor: str) -> RevokedKey:
     return RevokedKey(key=key, change_id=change.id, was_revoked_already=not changed)
 
 
-def _publish(key: ApiKey) -> None:
+def hand_over_key(*, key: ApiKey, to: User, actor: str) -> None:
+    """Call it inside a transaction. It loses the scope manage: whoever knows it would have the new member's powers."""
+    before = {"member": str(key.member), "scopes": key.scopes}
+    key.member, key.scopes = to, [scope for scope in key.scopes if scope != Scope.MANAGE]
+    key.save(update_fields=["member", "scopes"])
+    publish_key(key)
+    after = {"member": str(to), "scopes": key.scopes}
+    record_audit(actor=actor, action="key.hand_over", target=key.id, tenant=key.tenant, before=before, after=after)
+
+
+def key_in_use(tenant: Tenant, key_id: str) -> ApiKey:
+    """Of this tenant, not revoked. Raises UnknownKey."""
+    rows = ApiKey.objects.for_tenant(tenant).select_related("member")
+    key: ApiKey | None = rows.filter(id=key_id, revoked_at=None).first()
+    if key is None:
+        raise UnknownKey(f"{tenant.name} has no key {key_id!r} in use; give the id, the part after hw_live_")
+    return key
+
+
+def publish_key(key: ApiKey) -> None:
     control.publish(
         kind="key",
         key=key.id,
@@ -70,5 +171,54 @@ def _publish(key: ApiKey) -> None:
             "member_id": key.member_id,
             "secret_sha256": key.secret_sha256,
             "expires_at": key.expires_at.timestamp() if key.expires_at else None,
+            "scopes": key.scopes,
+            "models": key.allowed_models,
+            "addresses": key.allowed_addresses,
+            "tier_ceiling": key.tier_ceiling,
+            "is_disabled": key.disabled_at is not None,
         },
     )
+
+
+def _issue(
+    tenant: Tenant,
+    settings: KeySettings,
+    *,
+    actor: str,
+    member: User | None,
+    created_by: User | None,
+    limits: Mapping[LimitKind, int | None] | None,
+    replaces: ApiKey | None = None,
+) -> IssuedKey:
+    if ApiKey.objects.for_tenant(tenant).filter(revoked_at=None).count() >= MAX_KEYS:
+        raise Conflict(f"{tenant.name} has {MAX_KEYS} keys: revoke some first")
+    made = new_key()
+    values: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in asdict(settings).items()
+    }
+    key = ApiKey.unscoped.create(
+        id=made.id,
+        tenant=tenant,
+        member=member,
+        created_by=created_by,
+        secret_sha256=made.secret_sha256,
+        replaces=replaces,
+        **values,
+    )
+    publish_key(key)
+    record_audit(actor=actor, action="key.issue", target=key.id, tenant=tenant, after=settings.as_plain())
+    if limits:
+        set_limits(tenant=tenant, limits=limits, key_id=key.id, actor=actor, is_self_service=True)
+    return IssuedKey(key=key, text=made.text)
+
+
+def _switch(tenant: Tenant, key_id: str, actor: str, *, disabled_at: datetime | None) -> ApiKey:
+    with transaction.atomic():
+        key = key_in_use(tenant, key_id)
+        if (key.disabled_at is None) != (disabled_at is None):
+            key.disabled_at = disabled_at
+            key.save(update_fields=["disabled_at"])
+            publish_key(key)
+            action = "key.enable" if disabled_at is None else "key.disable"
+            record_audit(actor=actor, action=action, target=key.id, tenant=tenant)
+    return key

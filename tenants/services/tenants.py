@@ -5,16 +5,34 @@ from django.db import IntegrityError, transaction
 
 from headway.errors import InvalidInput
 from inference.services import control
+from tenants.access import Role
 from tenants.errors import TenantExists, UnknownTenant
-from tenants.models import Tenant
+from tenants.models import Membership, Plan, Tenant, User
 from tenants.selectors import terms_in_force
 from tenants.services.audit import record_audit
+from tenants.services.members import add_member
 from tenants.services.terms import publish_terms
 
+PLAN_OF_NEWCOMERS = "free"
+MAX_OWNED = 10
+"""Tenants that one person may found and keep."""
 
-def create_tenant(*, name: str, actor: str) -> Tenant:
+
+def found_tenant(*, name: str, owner: User) -> Tenant:
+    """A tenant of a person who signed up: its owner, on the free plan. Raises what create_tenant does, and InvalidInput for
+    one who owns as many as anybody may."""
+    if Membership.unscoped.filter(user=owner, role=Role.OWNER).count() >= MAX_OWNED:
+        raise InvalidInput(f"a person owns at most {MAX_OWNED} organisations", param="name")
+    plan = Plan.objects.filter(name=PLAN_OF_NEWCOMERS).first()
+    with transaction.atomic():
+        tenant = create_tenant(name=name, actor=f"user:{owner}", plan=plan)
+        add_member(tenant=tenant, user=owner, role=Role.OWNER, actor=f"user:{owner}")
+    return tenant
+
+
+def create_tenant(*, name: str, actor: str, plan: Plan | None = None) -> Tenant:
     """Raises TenantExists, and InvalidInput for a name that is not 1-63 letters, digits, hyphens or underscores."""
-    tenant = Tenant(name=name)
+    tenant = Tenant(name=name, plan=plan)
     try:
         tenant.clean_fields()
     except ValidationError:

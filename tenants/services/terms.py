@@ -12,9 +12,9 @@ from headway.errors import InvalidInput
 from headway.months import zone_named
 from inference.selectors import has_model
 from inference.services import control
-from tenants.errors import UnknownKey, UnknownPlan
+from tenants.errors import NotAllowed, UnknownKey, UnknownPlan
 from tenants.models import ApiKey, Limit, LimitKind, Plan, Tenant, Tier
-from tenants.selectors import DEFAULT_PLAN, TermsInForce, terms_in_force
+from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
 
 MAX_LIMIT = 10**15
@@ -51,10 +51,13 @@ def set_limits(
     key_id: str | None = None,
     model: str | None = None,
     time_zone: str | None = None,
+    is_self_service: bool = False,
 ) -> TermsInForce:
     """Set or (None) remove limits of the tenant, of one of its keys or of a model as it uses it; others stay.
 
-    Raises InvalidInput, and UnknownKey for a key that is not this tenant's or is revoked. Nothing is changed then.
+    `is_self_service`: by the tenant itself, which changes no limit that we set, and of the whole tenant allows itself no
+    more than its plan does. Raises InvalidInput, UnknownKey for a key that is not this tenant's or is revoked, NotAllowed.
+    Nothing is changed then.
     """
     _check_limits(limits)
     if key_id is not None and model is not None:
@@ -68,10 +71,14 @@ def set_limits(
         key = _key_of(tenant, key_id) if key_id is not None else None
         for kind, value in limits.items():
             rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model or "", kind=kind)
+            if is_self_service:
+                of_tenant = key is None and model is None
+                _check_self_service(plan_of(tenant) if of_tenant else None, kind, value, rows)
             if value is None:
                 rows.delete()
-            elif not rows.update(value=value):
-                Limit.unscoped.create(tenant=tenant, key=key, model=model or "", kind=kind, value=value)
+            elif not rows.update(value=value, is_self_set=is_self_service):
+                named = {"tenant": tenant, "key": key, "model": model or "", "kind": kind}
+                Limit.unscoped.create(**named, value=value, is_self_set=is_self_service)
         if time_zone is not None:
             tenant.time_zone = time_zone
             tenant.save(update_fields=["time_zone"])
@@ -79,6 +86,15 @@ def set_limits(
         if LimitKind.BUDGET in limits or time_zone is not None:
             tell_month(tenant.id, tenant.time_zone)
     return terms
+
+
+def _check_self_service(plan: Plan | None, kind: LimitKind, value: int | None, rows: Any) -> None:
+    """Raises NotAllowed, InvalidInput. `plan`: of a limit of the whole tenant."""
+    if rows.filter(is_self_set=False).exists():
+        raise NotAllowed(f"{kind.value} is agreed upon with us: ask our support", param=kind.value)
+    given = plan.default_limits().get(kind) if plan is not None else None
+    if given is not None and value is not None and value > given:
+        raise InvalidInput(f"{kind.value} is at most {given}, which your plan allows", param=kind.value)
 
 
 def define_plan(
@@ -90,6 +106,9 @@ def define_plan(
     tier_ceiling: str | None = None,
     default_max_tokens: int | None = None,
     has_default_max_tokens: bool = True,
+    discount_percent: int | None = None,
+    salt_per_key: bool | None = None,
+    is_self_service: bool | None = None,
 ) -> Plan:
     """Make a plan, or change what is given of one; every tenant on it is told. Raises InvalidInput.
 
@@ -102,9 +121,17 @@ def define_plan(
         raise InvalidInput(f"a tier is one of {', '.join(Tier.values)}", param="tier_ceiling")
     if default_max_tokens is not None and not 1 <= default_max_tokens <= MAX_TOKENS_CAP:
         raise InvalidInput(f"max_tokens is from 1 to {MAX_TOKENS_CAP}", param="default_max_tokens")
+    if discount_percent is not None and not 0 <= discount_percent <= 100:
+        raise InvalidInput("a discount is from 0 to 100 per cent", param="discount_percent")
     given: dict[str, Any] = {_PLAN_FIELDS[kind]: value for kind, value in (limits or {}).items()}
-    given |= {"weight": weight} if weight is not None else {}
-    given |= {"tier_ceiling": tier_ceiling} if tier_ceiling is not None else {}
+    named = {
+        "weight": weight,
+        "tier_ceiling": tier_ceiling,
+        "discount_percent": discount_percent,
+        "salt_per_key": salt_per_key,
+        "is_self_service": is_self_service,
+    }
+    given |= {field: value for field, value in named.items() if value is not None}
     if default_max_tokens is not None or not has_default_max_tokens:
         given["default_max_tokens"] = default_max_tokens if has_default_max_tokens else None
     with transaction.atomic():
@@ -127,6 +154,7 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "tier_ceiling": terms.tier_ceiling,
         "time_zone": terms.time_zone,
         "default_max_tokens": terms.default_max_tokens,
+        "salt_per_key": terms.salt_per_key,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)

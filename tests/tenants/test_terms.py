@@ -47,6 +47,7 @@ def test_a_new_tenant_has_no_limits_and_the_data_plane_is_told(acme: Tenant) -> 
         "tier_ceiling": "interactive",
         "time_zone": "UTC",
         "default_max_tokens": None,
+        "salt_per_key": False,
         "limits": [],
     }
 

@@ -46,7 +46,7 @@ class Command(HeadwayCommand):
             with supervision.alone():
                 if not supervision.is_up():
                     is_ours = True
-                    self.say("starting gateway, node agent and site ...")
+                    self.say("starting gateway, node agent, site, worker, beat and their Redis-protocol server ...")
                     supervision.start()
                 supervision.check_same_ports()
             made = demo.ensure_demo(home=settings.HOME, say=self.say)

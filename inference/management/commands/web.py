@@ -8,7 +8,7 @@ from headway.command import HeadwayCommand
 
 
 class Command(HeadwayCommand):
-    help = "Serve the site (admin, later dashboard and REST) with Daphne."
+    help = "Serve the site (admin and the control API) with Daphne."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default=settings.SITE_HOST)

@@ -10,6 +10,11 @@ from tenants.management.terms_arguments import add_limit_options, limits_given
 from tenants.models import Tier
 from tenants.services.terms import define_plan
 
+_TRUTHS = {
+    "salt_per_key": "prefix caches are shared within one key, not within the tenant",
+    "is_self_service": "a tenant may choose it by itself",
+}
+
 
 class Command(HeadwayCommand):
     help = "Make a plan, or change what is given of one: every tenant on it is told. Prints the plan."
@@ -19,6 +24,9 @@ class Command(HeadwayCommand):
         parser.add_argument("--weight", help="its tenants' share of a busy pool, against others of the tier (1)")
         parser.add_argument("--tier-ceiling", help=f"the most urgent tier its tenants get: {', '.join(Tier.values)}")
         parser.add_argument("--max-tokens", metavar="N", help="for requests that name none; none: the room that is left")
+        parser.add_argument("--discount-percent", type=int, help="off the list price, when it is billed (0 to 100)")
+        for name, words in _TRUTHS.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", choices=["yes", "no"], help=words)
         add_limit_options(parser)
 
     def handle(
@@ -28,6 +36,7 @@ class Command(HeadwayCommand):
         weight: str | None,
         tier_ceiling: str | None,
         max_tokens: str | None,
+        discount_percent: int | None,
         json: bool,
         **options: Any,
     ) -> None:
@@ -39,6 +48,8 @@ class Command(HeadwayCommand):
             tier_ceiling=tier_ceiling,
             default_max_tokens=cap,
             has_default_max_tokens=max_tokens is None or cap is not None,
+            discount_percent=discount_percent,
+            **{name: options[name] == "yes" for name in _TRUTHS if options[name] is not None},
             actor=actor(),
         )
         data = {field: value for field, value in model_to_dict(plan).items() if field != "id"}

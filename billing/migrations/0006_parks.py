@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0003_receipts'),
+        ('billing', '0005_fill_usage_slots'),
     ]
 
     operations = [

@@ -1,0 +1,91 @@
+"""What views of the API have in common: who may, pages of lists, one form of errors."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db import DataError
+from rest_framework.exceptions import MethodNotAllowed, NotFound
+from rest_framework.pagination import CursorPagination
+from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+from rest_framework.views import APIView
+
+from tenants.access import Action
+from tenants.api.callers import AUTHENTICATION, Standing, standing_in
+from tenants.errors import NotAllowed
+
+READING = frozenset({"GET", "HEAD"})
+
+
+class HeadwayView(APIView):
+    authentication_classes = AUTHENTICATION
+    permission_classes = ()
+    parser_classes = (JSONParser,)
+    renderer_classes = (JSONRenderer,)
+    http_method_names: tuple[str, ...] = (
+        "get",
+        "head",
+        "post",
+        "put",
+        "patch",
+        "delete",
+    )  # OPTIONS would tell a stranger what there is
+
+    def read(self, shape: type[Serializer], *, partial: bool = False) -> dict[str, Any]:
+        """The body, checked. Raises ValidationError."""
+        serializer = shape(data=self.request.data, partial=partial)
+        serializer.is_valid(raise_exception=True)
+        found: dict[str, Any] = dict(serializer.validated_data)
+        return found
+
+    def read_query(self, shape: type[Serializer]) -> dict[str, Any]:
+        serializer = shape(data=self.request.query_params.dict())
+        serializer.is_valid(raise_exception=True)
+        found: dict[str, Any] = dict(serializer.validated_data)
+        return found
+
+    def page(
+        self, rows: Any, shape: type[Serializer], *, ordering: tuple[str, ...], prepare: Callable[[Any], Any] | None = None
+    ) -> Response:
+        """A page of a queryset, newest (or as ordered) first, with the links to the next and the one before."""
+        paginator = Pages()
+        paginator.ordering = ordering
+        found: Iterable[Any] = paginator.paginate_queryset(rows, self.request, view=self)
+        prepared = [prepare(each) for each in found] if prepare else found
+        answer: Response = paginator.get_paginated_response(shape(prepared, many=True).data)
+        return answer
+
+
+class TenantView(HeadwayView):
+    """Below `/api/v1/tenants/<tenant>/`. Fails closed: a method without an action is refused to everybody."""
+
+    actions: ClassVar[dict[str, Action]] = {}
+    """What a caller must be allowed, for each method ("GET" stands for HEAD too)."""
+    standing: Standing
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        self.standing = standing_in(request, kwargs["tenant"])
+        action = self.actions.get("GET" if request.method == "HEAD" else str(request.method))
+        if action is None:
+            raise MethodNotAllowed(str(request.method))
+        self.standing.check(action)
+        if self.standing.tenant.suspended_at is not None and request.method not in READING:
+            raise NotAllowed(f"{self.standing.tenant.name} is suspended: ask our support")
+
+
+class Pages(CursorPagination):
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 200
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> Any:
+        """Raises NotFound for a cursor that is none of ours."""
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except (ValueError, TypeError, OverflowError, ValidationError, DataError):
+            raise NotFound("this cursor is none of ours: begin without one") from None

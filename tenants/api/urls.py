@@ -1,0 +1,61 @@
+"""`/api/v1/`."""
+
+from typing import Any
+
+from django.urls import path, re_path, register_converter
+
+from tenants.api import document, errors, keys, members, plans, tenants, usage, webhooks
+
+
+class IdConverter:
+    """A row's number that every database can look for."""
+
+    regex = "[0-9]{1,18}"
+
+    def to_python(self, value: str) -> int:
+        return int(value)
+
+    def to_url(self, value: Any) -> str:
+        return str(value)
+
+
+register_converter(IdConverter, "id")
+
+OF_TENANT = {
+    "": tenants.OneTenant,
+    "leave/": tenants.Leave,
+    "transfer/": tenants.TransferOwnership,
+    "members/": members.Members,
+    "members/<id:user_id>/": members.OneMember,
+    "invitations/": members.Invitations,
+    "invitations/<uuid:invitation_id>/": members.OneInvitation,
+    "invitations/<uuid:invitation_id>/resend/": members.ResendInvitation,
+    "keys/": keys.Keys,
+    "keys/<slug:key_id>/": keys.OneKey,
+    "keys/<slug:key_id>/rotate/": keys.RotateKey,
+    "keys/<slug:key_id>/disable/": keys.DisableKey,
+    "keys/<slug:key_id>/enable/": keys.EnableKey,
+    "plan/": plans.ChosenPlan,
+    "plans/": plans.Plans,
+    "plans/<slug:plan>/preview/": plans.PlanPreview,
+    "limits/": plans.Limits,
+    "usage/": usage.Usage,
+    "requests/": usage.Requests,
+    "requests/<slug:request_id>/": usage.OneRequest,
+    "audit/": usage.Audit,
+    "webhooks/": webhooks.Webhooks,
+    "webhooks/<uuid:endpoint_id>/": webhooks.OneWebhook,
+    "webhooks/<uuid:endpoint_id>/secret/": webhooks.RenewSecret,
+    "webhooks/<uuid:endpoint_id>/test/": webhooks.TestWebhook,
+    "deliveries/": webhooks.Deliveries,
+    "deliveries/<uuid:delivery_id>/resend/": webhooks.Resend,
+}
+"""Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+
+urlpatterns = [
+    path("openapi.json", document.Document.as_view(), name="api-schema"),
+    path("docs/", document.Page.as_view(url_name="api-schema"), name="api-docs"),
+    path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
+    *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
+    re_path(r"^.*$", errors.unknown_path),
+]

@@ -1,0 +1,128 @@
+"""Quarters and hours always say what the ledger says, whatever comes in which order, twice or instead of something else."""
+
+import threading
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.django import TestCase
+
+from billing.models import TTFT_BUCKETS, UsageHour, UsageQuarter, UsageRecord
+from billing.services.ledger import UsageDraft, record_usage
+from billing.services.usage_slots import SLOTS, SUCCESSES, SUMS, bucket_of
+from tests.inference.gateway.usage_drafts import draft
+
+OTHER_TENANT = "99999999-9999-4999-8999-999999999999"
+
+
+def from_ledger(width_s: int) -> dict[Any, dict[str, int]]:
+    """The ledger added up the slow way."""
+    sums: dict[Any, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
+    for record in UsageRecord.objects.all():
+        start = int(record.ended_at.timestamp()) // width_s * width_s
+        into = sums[str(record.tenant_id), start, record.key_id, record.member_id or 0, record.model, record.tier]
+        into["requests"] += 1
+        into["errors"] += record.end_state not in SUCCESSES
+        into["amount_micros"] += record.amount_micros or 0
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+            into[name] += getattr(record, name)
+        if record.ttft_ms is not None:
+            into["ttft_count"] += 1
+            into["ttft_ms_sum"] += record.ttft_ms
+            into[bucket_of(record.ttft_ms)] += 1
+    return dict(sums)
+
+
+def from_table(model: type[UsageQuarter] | type[UsageHour]) -> dict[Any, dict[str, int]]:
+    found = {}
+    for row in model._default_manager.all():
+        key = (str(row.tenant_id), int(row.starts_at.timestamp()), row.key_id, row.member_id, row.model, row.tier)
+        assert key not in found
+        found[key] = {name: getattr(row, name) for name in SUMS}
+    return {key: sums for key, sums in found.items() if any(sums.values())}
+
+
+def assert_equal() -> None:
+    for model, width_s in SLOTS:
+        assert from_table(model) == from_ledger(width_s)
+
+
+drafts = st.builds(
+    lambda number, end_state, **values: draft(f"r{number}", end_state, **values),
+    number=st.integers(0, 12),
+    end_state=st.sampled_from(["done", "gateway_lost", "engine_error", "refused"]),
+    tenant_id=st.sampled_from([draft("x").tenant_id, OTHER_TENANT]),
+    key_id=st.sampled_from(["k1", "k2"]),
+    member_id=st.sampled_from([None, 7]),
+    model=st.sampled_from(["m", "n"]),
+    tier=st.sampled_from(["standard", "batch"]),
+    ended_at_s=st.sampled_from([1_800_000_000.0, 1_800_000_899.9, 1_800_000_900.0, 1_800_090_000.0]),
+    prompt_tokens=st.integers(0, 50),
+    cached_tokens=st.integers(0, 9),
+    completion_tokens=st.integers(0, 50),
+    ttft_ms=st.sampled_from([None, 0, 50, 51, 12_800, 99_999]),
+    amount_micros=st.sampled_from([None, 0, 17]),
+)
+
+
+class AnyOrder(TestCase):
+    @settings(max_examples=60, deadline=None)
+    @given(batches=st.lists(st.lists(drafts, min_size=1, max_size=8), max_size=5))
+    def test_the_sums_are_the_ledgers(self, batches: list[list[UsageDraft]]) -> None:
+        for batch in batches:
+            # One request is one tenant's.
+            owned = [each for each in batch if each.tenant_id == OTHER_TENANT] or batch
+            tenant = owned[0].tenant_id
+            numbered = [_renamed(each, tenant) for each in owned if each.tenant_id == tenant]
+            record_usage(drafts=numbered)
+            assert_equal()
+
+
+def _renamed(one: UsageDraft, tenant: str) -> UsageDraft:
+    import msgspec
+
+    return msgspec.structs.replace(one, request_id=f"{tenant[:4]}-{one.request_id}")
+
+
+@pytest.mark.django_db
+def test_when_the_newest_ended_is_kept_though_an_older_one_comes_later() -> None:
+    for request_id, ended_at_s in (("r1", 1_800_000_100.0), ("r2", 1_800_000_500.0), ("r3", 1_800_000_300.0)):
+        record_usage(drafts=[draft(request_id, "done", ended_at_s=ended_at_s)])
+    assert UsageQuarter.objects.get().newest_at == datetime.fromtimestamp(1_800_000_500, UTC)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "bucket"), [(0, "ttft_le_50"), (50, "ttft_le_50"), (51, "ttft_le_100"), (12_801, "ttft_more")]
+)
+def test_each_first_token_is_in_one_bucket(ttft_ms: int, bucket: str) -> None:
+    assert bucket_of(ttft_ms) == bucket
+    assert bucket in TTFT_BUCKETS
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_that_carry_the_same_records_at_once_add_them_once() -> None:
+    """Free ones too: no month's row stands between the two writers then."""
+    batch = [draft(f"r{number}", "done", prompt_tokens=3, amount_micros=None) for number in range(40)]
+    errors: list[BaseException] = []
+
+    def carry() -> None:
+        try:
+            for start in range(0, 40, 10):
+                record_usage(drafts=batch[start : start + 10])
+        except BaseException as error:  # noqa: BLE001  shown by the test
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=carry) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert_equal()
+    assert UsageRecord.objects.count() == 40

@@ -1,0 +1,47 @@
+"""Schemathesis holds the control API to its OpenAPI document: what it takes, and that every answer is described."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference.models import Model
+from tenants.services.keys import issue_api_key
+from tests.tenants.cast import full_tenant
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth"
+
+
+def check(live_server: Any, folder: Path, *options: str) -> str:
+    """Fails with what Schemathesis prints."""
+    tenant, people = full_tenant("acme")
+    Model.objects.create(public_id="tiny")
+    key = issue_api_key(
+        tenant=tenant, name="k", actor="test", scopes=["manage", "read_usage", "inference"], member=people["owner"]
+    )
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "control_api.toml")),
+        *("run", f"{live_server.url}/api/v1/openapi.json", "--header", f"Authorization: Bearer {key.text}"),
+        *("--checks", CHECKS, "--seed", "1", "--continue-on-failure", "--no-shrink", "--no-color", *options),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.django_db(transaction=True)
+def test_random_requests_are_answered_as_the_document_says(live_server: Any, tmp_path: Path) -> None:
+    printed = check(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    assert "Tested: 39" in printed, printed[-2000:]
+
+
+@pytest.mark.soak
+@pytest.mark.django_db(transaction=True)
+def test_every_bound_of_the_document_is_tried(live_server: Any, tmp_path: Path) -> None:
+    check(live_server, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "60")

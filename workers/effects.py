@@ -1,0 +1,12 @@
+"""Which service carries out which kind of outbox entry."""
+
+from tenants.services.webhook_delivery import deliver
+from tenants.services.webhooks import KIND as WEBHOOK
+from workers.services.mail import KIND as MAIL
+from workers.services.mail import mail_effect
+from workers.services.outbox import Effect
+
+EFFECTS: dict[str, Effect] = {
+    MAIL: mail_effect(),
+    WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),
+}

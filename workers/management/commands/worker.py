@@ -1,0 +1,26 @@
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from headway.celery_app import app
+from headway.command import HeadwayCommand
+
+
+class Command(HeadwayCommand):
+    help = "Do background work: mails, webhooks, sweeps. Any number may run, on any machine."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--concurrency", type=int, default=4, help="how much at once (default 4)")
+
+    def handle(self, *, concurrency: int, **_options: Any) -> None:
+        # Threads: the work waits for others, and a killed process leaves no children behind.
+        app.worker_main(
+            [
+                "worker",
+                "--pool=threads",
+                f"--concurrency={concurrency}",
+                "--loglevel=INFO",
+                "--without-gossip",
+                "--without-mingle",
+            ]
+        )
