@@ -36,6 +36,7 @@ class UsageRecord(models.Model):
     route_reason = models.CharField(max_length=16, blank=True, help_text="why this replica")
     resumes = models.PositiveSmallIntegerField(default=0, help_text="how often it went on on another replica")
     is_resumed_exactly = models.BooleanField(default=True)
+    parks = models.PositiveSmallIntegerField(default=0, help_text="how often it was parked for a more urgent request")
     price_version = models.CharField(max_length=64, blank=True)
     amount_micros = models.BigIntegerField(null=True)
     gateway = models.CharField(max_length=64)

@@ -82,9 +82,17 @@ class Pool(models.Model):
     model = models.OneToOneField(Model, on_delete=models.PROTECT, related_name="pool")
     version = models.ForeignKey(ModelVersion, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(max_length=64, unique=True)
-    max_in_flight = models.PositiveIntegerField(default=16, help_text="requests at once on one replica")
+    max_in_flight = models.PositiveIntegerField(default=16, help_text="requests at once on one replica, at most")
+    min_in_flight = models.PositiveIntegerField(default=1, help_text="the batch cap goes no lower, however slow tokens come")
     max_queued = models.PositiveIntegerField(default=256, help_text="requests waiting in front of the pool, per gateway")
     desired_replicas = models.PositiveIntegerField(default=0)
+    # What latency each tier is to have; null: the default of inference.policy.brain_tunables.DEFAULT_TARGETS.
+    interactive_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
+    interactive_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
+    standard_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
+    standard_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
+    batch_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
+    batch_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
 
     def __str__(self) -> str:
         return self.name

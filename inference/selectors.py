@@ -9,9 +9,10 @@ from typing import Any
 from inference.dispatch.refusals import error_of
 from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
+from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
 from inference.services.lease import current_lease
-from inference.services.registry import version_label
+from inference.services.registry import targets_ms, version_label
 
 SEEN_WITHIN = timedelta(seconds=30)
 
@@ -29,8 +30,21 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True)
+class PoolStatus:
+    min_in_flight: int
+    max_in_flight: int
+    max_queued: int
+    targets: dict[str, dict[str, int]]
+    """By tier: ttft_ms, inter_token_ms; as they hold, the defaults among them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class ModelStatus:
     id: str
+    pool: PoolStatus
     version: str
     wanted: int
     ready: int
@@ -84,6 +98,22 @@ def fleet_status(now: datetime) -> FleetStatus:
     )
 
 
+def pool_status(pool: Pool) -> PoolStatus:
+    targets = targets_of(targets_ms(pool))
+    return PoolStatus(
+        min_in_flight=pool.min_in_flight,
+        max_in_flight=pool.max_in_flight,
+        max_queued=pool.max_queued,
+        targets={
+            tier.name.lower(): {
+                "ttft_ms": round(target.ttft_s * 1000),
+                "inter_token_ms": round(target.inter_token_s * 1000),
+            }
+            for tier, target in targets.items()
+        },
+    )
+
+
 def _model_status(pool: Pool, now: datetime) -> ModelStatus:
     replicas = (
         Replica.objects.filter(pool=pool).exclude(state=ReplicaState.STOPPED).select_related("version").order_by("created_at")
@@ -105,6 +135,7 @@ def _model_status(pool: Pool, now: datetime) -> ModelStatus:
     ready = sum(1 for row in rows if row.state == ReplicaState.READY)
     return ModelStatus(
         id=pool.model.public_id,
+        pool=pool_status(pool),
         version=version_label(pool.version),
         wanted=pool.desired_replicas + external,
         ready=ready,

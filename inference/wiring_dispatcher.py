@@ -25,10 +25,12 @@ from inference.dispatch.dispatcher import Dispatcher, brain_tunables_from_env
 from inference.dispatch.doors import AttachedBrain, HostedBrain
 from inference.dispatch.host import BrainHost
 from inference.dispatch.leadership import Leadership, LeaseTunables
+from inference.dispatch.lost_records import LostRecords
 from inference.dispatch.process import DispatcherProcess
 from inference.dispatch.remote import RemoteLink, RemoteTunables
 from inference.dispatch.server import DispatcherServer, ServerTunables
 from inference.dispatch.visitor import look_at
+from inference.gateway.drain import DrainTunables, LedgerWriter, commit_durably
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.metrics import Metrics
 from inference.gateway.state import ControlState
@@ -42,6 +44,8 @@ SNAPSHOT_NAME = "dispatcher.snapshot"
 MIN_SECRET_CHARS = 16
 METRICS_EVERY_S = 1.0
 _LEAD_LOOK_S = 0.1
+LOST_RECORDS_WAIT_S = 10.0
+"""Two looks for journals without an owner (HEADWAY_JOURNAL_ADOPT_INTERVAL_S), so that the journal usually comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +128,23 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
             )
         log.info("gateway_attaches", reason="another machine has the brain", address=str(elsewhere))
         return attach(state, clock, gateway)
-    host, dispatcher = BrainHost(state, clock, brain=brain_tunables_from_env()), Dispatcher(state)
+    host, dispatcher, records = BrainHost(state, clock, brain=brain_tunables_from_env()), Dispatcher(state), lost_records()
     server = DispatcherServer(
-        host, epoch=epoch, name=leadership.holder, tunables=ServerTunables.from_env(), secret=chosen.secret
+        host,
+        epoch=epoch,
+        name=leadership.holder,
+        tunables=ServerTunables.from_env(),
+        secret=chosen.secret,
+        records=records,
     )
-    brain = HostedBrain(host, dispatcher, server, leadership, gateway=gateway, path=local_address(), tcp=chosen.listen)
+    brain = HostedBrain(host, dispatcher, server, leadership, records, gateway=gateway, path=local_address(), tcp=chosen.listen)
     return dispatcher, brain
+
+
+def lost_records() -> LostRecords:
+    """Of gateways that are lost; not started."""
+    writer = LedgerWriter(settings.HOME.journal, commit_durably, DrainTunables().batch_records)
+    return LostRecords(writer, wait_s=env.seconds("HEADWAY_LOST_RECORDS_WAIT_S", LOST_RECORDS_WAIT_S))
 
 
 def _try_to_lead(leadership: Leadership) -> int | None:
@@ -191,6 +206,7 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
             start_http_server(metrics_port, addr=settings.GATEWAY_HOST, registry=metrics.registry)
         except OSError as error:
             raise ConfigurationError(f"cannot serve metrics on port {metrics_port}: {error.strerror}") from error
+    records = lost_records()
     process = DispatcherProcess(
         leadership,
         lambda: BrainHost(state, clock, brain=brain_tunables_from_env()),
@@ -199,11 +215,13 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
         tcp=chosen.listen,
         secret=chosen.secret,
         tunables=ServerTunables.from_env(),
+        records=records,
     )
     channel = None if channel_fd is None else socket.socket(fileno=channel_fd)
     feed.start()
     feed.wait_ready(5.0)
     leadership.start()
+    records.start()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
@@ -213,6 +231,7 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
     except OSError as error:
         raise ConfigurationError(f"the dispatcher cannot listen: {error.strerror}") from error
     finally:
+        records.stop()
         leadership.stop()
         feed.stop()
     return process.exit_code

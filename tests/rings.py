@@ -1,17 +1,25 @@
 """Run the rings of tests one after another (`make test`), some of them (`python -m tests.rings edges smoke`), or the storms.
 
-services   policy, services and parts: on SQLite, and again on a real PostgreSQL
+services   policy, services and parts: on SQLite, and what a database takes part in again on a real PostgreSQL
 edges      whole processes, real sockets and real vLLM: on PostgreSQL
 smoke      one request from end to end: on SQLite, the embedded default
+
+What a ring leaves behind (logs of its processes and of its tests, databases, journals) is searched for API keys
+(tests/leaks.py), and removed when there are none and all tests passed.
 """
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tests.fakes.postgres import postgres_server
+from tests.leaks import leaks
 
 # Real vLLM lives here among the services' tests, which mirror the packages; it runs with the edges.
 ENGINES = "tests/inference/node/test_real_engines.py"
@@ -26,24 +34,48 @@ SERVICES = [
 ]
 EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/browser", "tests/chaos"]
 SMOKE = ["tests/smoke"]
+LEFT = Path(__file__).resolve().parents[1] / ".cache" / "rings"
+
+
+class Ring:
+    """The command of one ring, and the folder of what it leaves."""
+
+    def __init__(self, label: str, arguments: list[str], *, database_url: str) -> None:
+        self.label, self.started_s = label, time.monotonic()
+        self.left = LEFT / re.sub(r"[^a-z]+", "-", label.lower())
+        shutil.rmtree(self.left, ignore_errors=True)
+        self.left.mkdir(parents=True)
+        kept = [f"--basetemp={self.left / 'tmp'}", f"--log-file={self.left / 'tests.log'}", "--log-file-level=DEBUG"]
+        self.command = [sys.executable, "-m", "pytest", "-q", *kept, *arguments]
+        self.environment = _environment(database_url)
+
+    def ended(self, code: int) -> int:
+        """What is found counts as a failure."""
+        found = leaks(self.left)
+        for line in found:
+            print(f"an API key lies in {line}")  # noqa: T201
+        took_s = time.monotonic() - self.started_s
+        passed = code == 0 and not found
+        print(f"=== {self.label}: {'passed' if passed else 'FAILED'} in {took_s:.0f} s ===", flush=True)  # noqa: T201
+        if passed:
+            shutil.rmtree(self.left, ignore_errors=True)
+        return code or bool(found)
 
 
 class Run:
     """One ring under way. Its output is shown when it has ended, so that two at once do not mix."""
 
     def __init__(self, label: str, paths: list[str], *, database_url: str) -> None:
-        self.label, self.started_s = label, time.monotonic()
+        self.ring = ring = Ring(label, paths, database_url=database_url)
         self.output = tempfile.TemporaryFile()  # noqa: SIM115  closed in `wait`
-        command = [sys.executable, "-m", "pytest", "-q", *paths]
-        self.process = subprocess.Popen(command, env=_environment(database_url), stdout=self.output, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(ring.command, env=ring.environment, stdout=self.output, stderr=subprocess.STDOUT)
 
     def wait(self) -> int:
         code = self.process.wait()
         with self.output as output:
             output.seek(0)
-            print(f"\n=== {self.label} ===\n{output.read().decode(errors='replace')}", flush=True)  # noqa: T201
-        _say_end(self.label, code, self.started_s)
-        return code
+            print(f"\n=== {self.ring.label} ===\n{output.read().decode(errors='replace')}", flush=True)  # noqa: T201
+        return self.ring.ended(code)
 
 
 def _environment(database_url: str) -> dict[str, str]:
@@ -53,29 +85,35 @@ def _environment(database_url: str) -> dict[str, str]:
     return environment
 
 
-def _say_end(label: str, code: int, started_s: float) -> None:
-    took_s = time.monotonic() - started_s
-    print(f"=== {label}: {'passed' if code == 0 else 'FAILED'} in {took_s:.0f} s ===", flush=True)  # noqa: T201
-
-
 def run(label: str, paths: list[str], *, database_url: str, extra: list[str]) -> int:
     print(f"\n=== {label} ===", flush=True)  # noqa: T201
-    started_s = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", *extra, *paths]
-    code = subprocess.run(command, env=_environment(database_url)).returncode
-    _say_end(label, code, started_s)
-    return code
+    ring = Ring(label, [*extra, *paths], database_url=database_url)
+    return ring.ended(subprocess.run(ring.command, env=ring.environment).returncode)
 
 
 RINGS = {
     "sqlite": ("services, SQLite", SERVICES, False),
-    "postgres": ("services, PostgreSQL", SERVICES, True),
+    "postgres": ("services, PostgreSQL", ["--database-only", *SERVICES], True),
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
 
 
-PAIR = ("sqlite", "postgres")
+# Side by side: they are mostly waiting. The edges need the machine for themselves.
+LANES = (("sqlite",), ("postgres", "smoke"))
+
+
+def side_by_side(lanes: list[list[str]], url: str) -> list[int]:
+    """Each lane's rings one after another, the lanes at once."""
+
+    def lane(names: list[str]) -> int:
+        codes = []
+        for label, paths, on_postgres in (RINGS[name] for name in names):
+            codes.append(Run(label, paths, database_url=url if on_postgres else "").wait())
+        return max(codes)
+
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        return list(threads.map(lane, lanes))
 
 
 def main(wanted: list[str]) -> int:
@@ -87,13 +125,11 @@ def main(wanted: list[str]) -> int:
     with postgres_server() as url:
         if wanted == ["soak"]:
             return run("soak, PostgreSQL", ["tests"], database_url=url, extra=["-m", "soak", "-s"])
-        codes = []
         names = list(wanted or RINGS)
-        if {"sqlite", "postgres"} <= set(names):  # mostly waiting: side by side they take half the time
-            both = [Run(RINGS[name][0], RINGS[name][1], database_url=url if RINGS[name][2] else "") for name in PAIR]
-            codes += [each.wait() for each in both]
-            names = [name for name in names if name not in PAIR]
-        for label, paths, on_postgres in (RINGS[name] for name in names):
+        lanes = [found for lane in LANES if (found := [name for name in lane if name in names])]
+        codes = side_by_side(lanes, url) if len(lanes) > 1 else []
+        rest = [name for name in names if not codes or not any(name in lane for lane in LANES)]
+        for label, paths, on_postgres in (RINGS[name] for name in rest):
             codes.append(run(label, paths, database_url=url if on_postgres else "", extra=[]))
     return max(codes)
 

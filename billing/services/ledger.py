@@ -47,6 +47,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     route_reason: str = ""
     resumes: int = 0
     is_resumed_exactly: bool = True
+    parks: int = 0
     price_version: str = ""
     amount_micros: int | None = None  # None: there was no price
 
@@ -63,11 +64,15 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
     """Insert all, and add them to their tenants' months and hours, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
-    gateway had died with it): a final record takes that one's place. Raises UsageRefused when a record is not valid;
-    a database may say so with a DataError or IntegrityError of its own.
+    gateway had died with it): a final record takes that one's place, and one that knows how far the request had come that
+    of one that does not; so it is the same in whatever order they come. Raises UsageRefused when a record is not valid; a
+    database may say so with a DataError or IntegrityError of its own.
     """
     # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
-    fields = {draft.request_id: _fields(draft) for draft in sorted(drafts, key=_finals_last)}
+    fields = {
+        draft.request_id: _fields(draft)
+        for draft in sorted(drafts, key=lambda draft: _rank(draft.end_state, draft.usage_source))
+    }
     rows = [fields[request_id] for request_id in sorted(fields)]
     with transaction.atomic():
         wait_for_writers({each["tenant_id"] for each in fields.values()})
@@ -82,7 +87,7 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
-            if its.end_state == GATEWAY_LOST and mine["end_state"] != GATEWAY_LOST:
+            if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
                 _replace_lost(its, mine, sums, slots)
             elif request_id not in before:
                 sums.add(_spent(mine))
@@ -94,7 +99,7 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", *SLOT_FIELDS)}
+    return {row.request_id: row for row in rows.only("request_id", "usage_source", *SLOT_FIELDS)}
 
 
 def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
@@ -116,8 +121,9 @@ def _spent(fields: dict[str, Any]) -> Spent:
     )
 
 
-def _finals_last(draft: UsageDraft) -> bool:
-    return draft.end_state != GATEWAY_LOST
+def _rank(end_state: str, usage_source: str) -> int:
+    """The higher takes the place of the lower: lost and nothing known, lost and known how far it had come, final."""
+    return 2 if end_state != GATEWAY_LOST else int(usage_source != "none")
 
 
 def _fields(draft: UsageDraft) -> dict[str, Any]:

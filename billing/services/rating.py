@@ -20,7 +20,7 @@ class TokenPrice(Protocol):
 
 WHOLE = frozenset({"done", "client_gone_after_first_token"})
 """The prompt and all that was made of the answer."""
-ANSWER_ONLY = frozenset({"engine_error", "engine_died", "deadline", "cut_by_drain"})
+ANSWER_ONLY = frozenset({"engine_error", "engine_died", "deadline", "cut_by_drain", "gateway_lost"})
 """The end was not the client's doing: only what it has of the answer."""
 
 

@@ -146,7 +146,7 @@ class Book:
             del self.lines[request_id]
             return
         prompt, made = line.ask.prompt_tokens, line.completion_tokens
-        micros = line.ask.price.amount_micros(prompt_tokens=prompt, cached_tokens=0, completion_tokens=made)
+        micros = line.ask.price.amount_micros(prompt_tokens=0, cached_tokens=0, completion_tokens=made)
         self.ended(request_id, Usage(prompt, 0, made, micros), now_s)
 
     def acknowledged(self, request_id: str, now_s: float) -> Acknowledged | None:

@@ -9,14 +9,18 @@ from typing import Protocol
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway import env
 from headway.errors import HeadwayError
 from inference.dispatch.refusals import closing_error, error_of
 from inference.gateway.state import ControlState, ReplicaEntry
 from inference.policy.brain_tunables import BrainTunables
-from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, Reason, Refused, RetryKind, Usage
+from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Reason, Refused, RetryKind, Usage
 
 log = structlog.get_logger(__name__)
+
+# An answer that has no decision of its own (an error, a list) waits so long for its x-ratelimit headers.
+RATES_WITHIN_S = 0.25
 
 
 def brain_tunables_from_env() -> BrainTunables:
@@ -26,6 +30,7 @@ def brain_tunables_from_env() -> BrainTunables:
         batch_queue_timeout_s=env.seconds("HEADWAY_BATCH_QUEUE_TIMEOUT_S", default.batch_queue_timeout_s),
         parked_timeout_s=env.seconds("HEADWAY_PARKED_TIMEOUT_S", default.parked_timeout_s, at_least=1.0),
         replica_hold_s=env.seconds("HEADWAY_REPLICA_HOLD_S", default.replica_hold_s),
+        restart_wait_s=env.seconds("HEADWAY_RESTART_WAIT_S", default.restart_wait_s),
         no_replica_retry_after_s=env.seconds(
             "HEADWAY_NO_REPLICA_RETRY_AFTER_S", default.no_replica_retry_after_s, at_least=1.0
         ),
@@ -41,20 +46,40 @@ class Link(Protocol):
     def progress(self, tokens: Iterable[tuple[str, int]]) -> None: ...
     def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None: ...
     def parked(self, request_id: str, ask: Ask) -> None: ...
+    def final(self, draft: UsageDraft) -> None:
+        """Its record, after its end."""
+
+    def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
+        """May never be answered."""
 
 
 class Grant:
     """A slot on a replica, once `Dispatcher.submit` has returned it. Given back once: `give_back`, `finish` or `parked`."""
 
-    __slots__ = ("_dispatcher", "_is_held", "_is_reported", "decision", "num_tokens", "on_park", "queue_ms", "replica")
+    __slots__ = (
+        "_dispatcher",
+        "_is_held",
+        "_is_reported",
+        "decision",
+        "draft",
+        "num_tokens",
+        "on_cut",
+        "on_park",
+        "queue_ms",
+        "replica",
+    )
 
     def __init__(self, dispatcher: "Dispatcher", decision: Granted, replica: ReplicaEntry) -> None:
         self.decision, self.replica = decision, replica
         self.queue_ms = round(decision.waited_s * 1000)
         self.on_park: Callable[[], object] | None = None
         """Called when a more urgent request needs the slot; answered by `parked`, or by the end if that is near."""
+        self.on_cut: Callable[[], object] | None = None
+        """Called when its slot may have been given to another: the answer is to end."""
         self.num_tokens: Callable[[], int] | None = None
         """Made so far, over all attempts of the request; asked four times a second."""
+        self.draft: Callable[[], UsageDraft] | None = None
+        """The request's record as it stands; asked once, when it has made tokens."""
         self._dispatcher = dispatcher
         self._is_held, self._is_reported = True, False
 
@@ -137,20 +162,43 @@ class Dispatcher:
         grant = self.running[ask.id] = Grant(self, decision, entry)
         return grant
 
-    def settle(self, request_id: str, ending: Ending, usage: Usage) -> None:
-        """The request has ended: its slot, if it has one, is free, and what it really used counts. Again: nothing happens."""
+    def settle(self, request_id: str, ending: Ending, usage: Usage, draft: UsageDraft | None = None) -> None:
+        """The request has ended: its slot, if it has one, is free, and what it really used counts. Again: nothing happens.
+
+        `draft`: its record, of which the brain keeps a copy until the ledger has it.
+        """
         grant = self.running.get(request_id)
         if grant is not None:
             grant._let_go()
         if request_id in self._open:
             self._open.discard(request_id)
             self.link.end(request_id, ending, usage)
+            if draft is not None:
+                self.link.final(draft)
+
+    async def rates(self, tenant: str, key: str, model: str) -> RateView | None:
+        """How the limits of this key stand; None: nobody says in time."""
+        if not self._state.terms(tenant).limits:
+            return None
+        told: asyncio.Future[RateView] = asyncio.get_running_loop().create_future()
+        self.link.rates(tenant, key, model, lambda rates: None if told.done() else told.set_result(rates))
+        if told.done():
+            return told.result()
+        try:
+            return await asyncio.wait_for(told, RATES_WITHIN_S)
+        except TimeoutError:
+            return None
 
     def report_progress(self) -> None:
         """Called four times a second: how far those are that run."""
         tokens = [(name, grant.num_tokens()) for name, grant in self.running.items() if grant.num_tokens is not None]
         if tokens:
             self.link.progress(tokens)
+
+    def draft_of(self, request_id: str) -> UsageDraft | None:
+        """Of one that runs: its record as it stands."""
+        grant = self.running.get(request_id)
+        return grant.draft() if grant is not None and grant.draft is not None else None
 
     def deliver(self, decisions: list[Decision]) -> None:
         """From the brain."""
@@ -180,6 +228,12 @@ class Dispatcher:
         waiter = self._waiters.get(request_id)
         if waiter is not None and not waiter.future.done():
             waiter.future.set_exception(error)
+
+    def cut_running(self) -> None:
+        """From a link that was cut off for too long."""
+        for grant in list(self.running.values()):
+            if grant.on_cut is not None:
+                grant.on_cut()
 
     def close(self) -> None:
         """Refuse all who wait and all who come; what runs may run on."""

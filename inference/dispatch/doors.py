@@ -11,6 +11,7 @@ from inference.dispatch.address import Address
 from inference.dispatch.dispatcher import Dispatcher
 from inference.dispatch.host import BrainHost
 from inference.dispatch.leadership import Leadership
+from inference.dispatch.lost_records import LostRecords
 from inference.dispatch.process import serve
 from inference.dispatch.remote import RemoteLink
 from inference.dispatch.server import DispatcherServer
@@ -28,13 +29,14 @@ class HostedBrain:
         dispatcher: Dispatcher,
         server: DispatcherServer,
         leadership: Leadership,
+        records: LostRecords,
         *,
         gateway: str,
         path: Address,
         tcp: Address | None,
     ) -> None:
         self._host, self._dispatcher, self._server, self._leadership = host, dispatcher, server, leadership
-        self._gateway, self._path, self._tcp = gateway, path, tcp
+        self._gateway, self._path, self._tcp, self._records = gateway, path, tcp, records
         self._on_lost: Callable[[], None] = lambda: None
         dispatcher.link = host.open(dispatcher.deliver)
 
@@ -51,10 +53,12 @@ class HostedBrain:
         if self._leadership.epoch != self._server.epoch:
             self._lost()
             return
+        self._records.start()
         await serve(self._server, self._leadership, path=self._path, tcp=self._tcp, without=self._gateway)
 
     async def close(self) -> None:
         self._server.close()
+        await asyncio.to_thread(self._records.stop)
         await asyncio.to_thread(self._leadership.give_back)
         self._leadership.stop(0.0)
 

@@ -16,7 +16,18 @@ from headway.clock import Clock
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
-from inference.policy.decisions import Ask, Decision, Ending, Refused, ReplicaSpec, StateFrame, Tier, TierTargets, Usage
+from inference.policy.decisions import (
+    Ask,
+    Decision,
+    Ending,
+    RateView,
+    Refused,
+    ReplicaSpec,
+    StateFrame,
+    Tier,
+    TierTargets,
+    Usage,
+)
 from inference.policy.routing import Router, RoutingTunables
 
 log = structlog.get_logger(__name__)
@@ -33,14 +44,7 @@ class HostTunables:
     months_s: float = 30.0
     """How often budgets are looked at for a month that has ended."""
     targets: Mapping[Tier, TierTargets] | None = None
-    """Of every pool; None: those of DEFAULT_TARGETS."""
-
-
-DEFAULT_TARGETS = {
-    Tier.INTERACTIVE: TierTargets(ttft_s=0.5, inter_token_s=0.05),
-    Tier.STANDARD: TierTargets(ttft_s=2.0, inter_token_s=0.1),
-    Tier.BATCH: TierTargets(ttft_s=30.0, inter_token_s=0.25),
-}
+    """Of every pool, whatever it says itself; None: its own."""
 
 
 class Session:
@@ -103,6 +107,13 @@ class Session:
     def parked(self, request_id: str, ask: Ask) -> None:
         self._host.act(self._host.brain.parked(request_id, ask, self._host.now_s()))
 
+    def final(self, draft: UsageDraft) -> None:
+        """This process's own journal has it; another copy here would die with it."""
+
+    def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
+        """How the limits of this key stand."""
+        answer(self._host.brain.rates(tenant, key, model, self._host.now_s()))
+
     def close(self) -> None:
         """The gateway has gone: what it held is free, and was used as far as it has told."""
         self.lose(self.ids)
@@ -133,7 +144,6 @@ class BrainHost:
         self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
         self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
         self._state, self._clock = state, clock
-        self._targets = self._tunables.targets or DEFAULT_TARGETS
         self._owners: dict[str, Session] = {}
         self._models: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -149,6 +159,9 @@ class BrainHost:
 
     def now_s(self) -> float:
         return self._clock.monotonic_s()
+
+    def unix_s(self) -> float:
+        return self._clock.now().timestamp()
 
     def start(self) -> None:
         """On the running loop; again: nothing happens."""
@@ -286,14 +299,16 @@ class BrainHost:
             self._refresh_model(model, now_s)
 
     def _refresh_model(self, model: ModelEntry, now_s: float) -> None:
-        self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=self._targets, now_s=now_s)
-        specs = [self._spec(replica) for replica in self._state.replicas(model.public_id)]
+        targets = self._tunables.targets or model.targets
+        self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=targets, now_s=now_s)
+        specs = [self._spec(replica, model) for replica in self._state.replicas(model.public_id)]
         self.act(self.brain.set_replicas(model.public_id, specs, now_s))
 
-    def _spec(self, replica: ReplicaEntry) -> ReplicaSpec:
+    def _spec(self, replica: ReplicaEntry, model: ModelEntry) -> ReplicaSpec:
         return ReplicaSpec(
             id=replica.id,
             max_in_flight=replica.max_in_flight,
+            min_in_flight=min(model.min_in_flight, replica.max_in_flight),
             epoch=replica.epoch,
             address=replica.url,
         )

@@ -9,6 +9,7 @@ import structlog
 from inference.dispatch.address import Address
 from inference.dispatch.host import BrainHost
 from inference.dispatch.leadership import Leadership
+from inference.dispatch.lost_records import RecordKeeper
 from inference.dispatch.server import DispatcherServer, ServerTunables
 from inference.dispatch.visitor import end_of
 
@@ -31,6 +32,7 @@ class DispatcherProcess:
         local: Address,
         tcp: Address | None = None,
         secret: str = "",
+        records: RecordKeeper | None = None,
         tunables: ServerTunables | None = None,
     ) -> None:
         """`local`: the Unix socket of whoever leads on this machine. `tcp`: where others are listened to."""
@@ -38,6 +40,7 @@ class DispatcherProcess:
         self.server: DispatcherServer | None = None
         self._leadership, self._make_host, self._name = leadership, make_host, name
         self._local, self._path, self._tcp, self._secret, self._tunables = local, local.path, tcp, secret, tunables
+        self._records = records
         self._stop = asyncio.Event()
         self.exit_code = 0
 
@@ -97,6 +100,7 @@ class DispatcherProcess:
             name=self._leadership.holder,
             tunables=self._tunables,
             secret=self._secret,
+            records=self._records,
             on_newer_epoch=lambda newer: self._lost(),
         )
         self._leadership.on_lost = lambda: _hop(loop, self._lost)

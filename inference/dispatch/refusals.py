@@ -3,6 +3,7 @@
 from typing import Any
 
 from headway.errors import HeadwayError
+from headway.money import micros_to_usd
 from inference.errors import DeadlineNotMet, NoReplicaReady, QueueFull, QueueTimeout, QuotaSpent, RateLimited
 from inference.policy.decisions import LimitHit, LimitKind, Reason, Refused, RetryKind, ScopeKind
 
@@ -12,8 +13,8 @@ _WORDS = {
     LimitKind.INPUT_TOKENS: "input tokens a minute",
     LimitKind.OUTPUT_TOKENS: "output tokens a minute",
     LimitKind.CONCURRENCY: "requests at once",
-    LimitKind.BUDGET: "micro-dollars a month",
-    LimitKind.BALANCE: "micro-dollars of balance",
+    LimitKind.BUDGET: "a month",
+    LimitKind.BALANCE: "of balance",
 }
 _WHOSE = {ScopeKind.TENANT: "your organisation", ScopeKind.KEY: "this key", ScopeKind.MODEL: "your organisation on this model"}
 
@@ -57,9 +58,13 @@ def brain_away_error() -> HeadwayError:
 
 def _limit_error(hit: LimitHit, data: dict[str, Any]) -> HeadwayError:
     limit = hit.limit
+    shown = [
+        f"${micros_to_usd(n)}" if limit.kind in _MONEY else str(n) for n in (limit.value, hit.used, hit.reserved, hit.asked)
+    ]
+    value, used, reserved, asked = shown
     said = (
-        f"The limit of {limit.value} {_WORDS[limit.kind]} for {_WHOSE[limit.scope.kind]} is reached: "
-        f"{hit.used} used, {hit.reserved} reserved by running requests, {hit.asked} asked for."
+        f"The limit of {value} {_WORDS[limit.kind]} for {_WHOSE[limit.scope.kind]} is reached: "
+        f"{used} used, {reserved} reserved by running requests, {asked} asked for."
     )
     if hit.retry_kind is RetryKind.NEVER:
         said += " This request is larger than the limit: make it smaller."

@@ -6,32 +6,41 @@ is told at the next attachment.
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
 from headway.errors import HeadwayError
 from inference.dispatch.address import Address
 from inference.dispatch.book import Book, Stage
+from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.refusals import brain_away_error
 from inference.dispatch.wire import (
     PROTOCOL,
     Announced,
+    AskRates,
+    Beat,
     Challenge,
+    Drafts,
     End,
+    Final,
     FirstToken,
     FrameConnection,
     GrantedFrame,
     Hello,
+    InLedger,
     Open,
     Parked,
     ParkFrame,
     Progress,
     QueuedFrame,
+    RatesFrame,
     RefusedFrame,
     Role,
     Submit,
@@ -43,7 +52,7 @@ from inference.dispatch.wire import (
     outgoing,
     prove,
 )
-from inference.policy.decisions import Ask, Decision, Ending, Usage
+from inference.policy.decisions import Ask, Decision, Ending, RateView, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -59,10 +68,20 @@ class RemoteTunables:
     max_pause_s: float = 0.1
     connect_s: float = 2.0
     """How long one attempt may take, up to the dispatcher's welcome."""
+    freeze_s: float = 5.0
+    """Not heard of a dispatcher over TCP for so long: it may have given our slots away, so what runs is cut."""
+    heartbeat: HeartbeatTunables = HeartbeatTunables()
 
     @classmethod
     def from_env(cls) -> "RemoteTunables":
-        return cls(wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s))
+        return cls(
+            wait_s=env.seconds("HEADWAY_DISPATCHER_WAIT_S", cls().wait_s),
+            freeze_s=env.seconds("HEADWAY_DISPATCHER_FREEZE_S", cls().freeze_s),
+        )
+
+
+MAX_FINALS = 20_000
+"""Records that are told to the next dispatcher because the ledger has not taken them yet; the oldest are forgotten."""
 
 
 class Asker(Protocol):
@@ -70,6 +89,8 @@ class Asker(Protocol):
 
     def deliver(self, decisions: list[Decision]) -> None: ...
     def refuse(self, request_id: str, error: HeadwayError) -> None: ...
+    def draft_of(self, request_id: str) -> UsageDraft | None: ...
+    def cut_running(self) -> None: ...
 
 
 class RemoteLink:
@@ -97,7 +118,12 @@ class RemoteLink:
         self._sweep: asyncio.TimerHandle | None = None
         self._is_open = False
         self._detached_s = clock.monotonic_s()
+        self._cut_timer: asyncio.TimerHandle | None = None
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
+        self._rates_asked: dict[int, Callable[[RateView], None]] = {}
+        self._num_rates_asked = 0
+        self._drafted: set[str] = set()  # whose records this dispatcher has been told
+        self._finals: OrderedDict[str, UsageDraft] = OrderedDict()  # that the ledger does not have yet
 
     @property
     def is_open(self) -> bool:
@@ -119,6 +145,7 @@ class RemoteLink:
             self._connection.close()
         if self._sweep is not None:
             self._sweep.cancel()
+        self._cut_no_more()
 
     # The Link
 
@@ -126,6 +153,7 @@ class RemoteLink:
         self.start()
         now_s = self._clock.monotonic_s()
         self.book.asked(ask, now_s)
+        self._drafted.discard(ask.id)
         if self._is_open and self._connection is not None:
             self.book.said(ask.id, now_s)
             self._connection.say(Submit(outgoing(ask, now_s)))
@@ -144,7 +172,22 @@ class RemoteLink:
         for request_id, completion_tokens in told:
             self.book.progress(request_id, completion_tokens)
         if self._connection is not None:
+            drafts = self._untold_drafts(told)
+            if drafts:
+                self._connection.say(Drafts(drafts))
             self._connection.say(Progress(told))
+
+    def _untold_drafts(self, told: list[tuple[str, int]]) -> list[UsageDraft]:
+        new = [request_id for request_id, tokens in told if tokens and request_id not in self._drafted]
+        self._drafted.update(new)
+        return [draft for draft in map(self._asker.draft_of, new) if draft is not None]
+
+    def final(self, draft: UsageDraft) -> None:
+        self._finals[draft.request_id] = draft
+        if len(self._finals) > MAX_FINALS:
+            self._finals.popitem(last=False)
+        if self._connection is not None:
+            self._connection.say(Final(draft))
 
     def end(self, request_id: str, ending: Ending, usage: Usage | None) -> None:
         was_held = self._held.pop(request_id, 0) is None
@@ -153,22 +196,41 @@ class RemoteLink:
             self.book.away(request_id)
         else:
             number = self.book.ended(request_id, usage, self._clock.monotonic_s())
+            self._drafted.discard(request_id)
         if self._connection is not None and not (was_held and not number):
             self._connection.say(End(number, request_id, ending, usage))
 
     def parked(self, request_id: str, ask: Ask) -> None:
         self.book.parked(request_id, ask, self._clock.monotonic_s())
+        self._drafted.discard(request_id)
         if self._connection is not None:
             self._connection.say(Parked(request_id, outgoing(ask, self._clock.monotonic_s())))
         else:
             self._watch()
 
+    def rates(self, tenant: str, key: str, model: str, answer: Callable[[RateView], None]) -> None:
+        """No answer where nobody is attached, or the connection ends first."""
+        if self._is_open and self._connection is not None:
+            self._num_rates_asked += 1
+            self._rates_asked[self._num_rates_asked] = answer
+            self._connection.say(AskRates(self._num_rates_asked, tenant, key, model))
+
+    def rates_told(self, number: int, rates: RateView) -> None:
+        answer = self._rates_asked.pop(number, None)
+        if answer is not None:
+            answer(rates)
+
     def acknowledged(self, request_ids: Iterable[str]) -> None:
         """The ledger has these requests' usage."""
+        in_ledger = []
         for request_id in request_ids:
             told = self.book.acknowledged(request_id, self._clock.monotonic_s())
             if told is not None and self._connection is not None:
                 self._connection.say(told)
+            if self._finals.pop(request_id, None) is not None:
+                in_ledger.append(request_id)
+        if in_ledger and self._connection is not None:
+            self._connection.say(InLedger(in_ledger))
 
     # Being attached
 
@@ -188,16 +250,34 @@ class RemoteLink:
         address = self._locate()
         if address is None:
             return None
-        connection = _Connection(self)
+        connection = _Connection(self, is_local=address.path is not None)
         try:
             async with asyncio.timeout(self._tunables.connect_s):
                 await address.connect(lambda: connection)
                 if await connection.welcomed:
                     return connection.ended
+        except ConnectionRefusedError:
+            # Its machine says that nobody decides there: nobody gives our slots away.
+            if self._cut_timer is not None:
+                self._cut_at(asyncio.get_running_loop().time() + self._tunables.freeze_s)
         except (OSError, TimeoutError):
             pass
         connection.abandon()
         return None
+
+    def _cut_at(self, at_s: float) -> None:
+        self._cut_no_more()
+        self._cut_timer = asyncio.get_running_loop().call_at(at_s, self._cut)
+
+    def _cut_no_more(self) -> None:
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
+            self._cut_timer = None
+
+    def _cut(self) -> None:
+        self._cut_timer = None
+        log.error("gateway_cut_off", epoch=self.highest_epoch, running=len(self.book.lines))
+        self._asker.cut_running()
 
     # What the connection hears
 
@@ -208,9 +288,13 @@ class RemoteLink:
             return False
         self.highest_epoch = welcome.epoch
         self._connection = connection
+        self._cut_no_more()
         self.num_attached += 1
         for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
             connection.say(frame)
+        for draft in self._finals.values():
+            connection.say(Final(draft))
+        self._drafted.clear()
         connection.say(Announced())
         return True
 
@@ -231,6 +315,10 @@ class RemoteLink:
         if connection is not self._connection:
             return
         self._connection, self._is_open = None, False
+        self._rates_asked.clear()
+        if not connection.is_local:
+            # The dispatcher has heard of us no earlier than we of it: its freeze ends no sooner.
+            self._cut_at(connection.heard_s + self._tunables.freeze_s)
         self._detached_s = self._clock.monotonic_s()
         log.warning("dispatcher_lost", epoch=self.highest_epoch)
         self._held = {name: None for name, line in self.book.lines.items() if line.stage is Stage.ASKING}
@@ -268,8 +356,10 @@ class RemoteLink:
 
 
 class _Connection(FrameConnection):
-    def __init__(self, link: RemoteLink) -> None:
+    def __init__(self, link: RemoteLink, *, is_local: bool) -> None:
         super().__init__(ToldMessage)
+        self.is_local = is_local
+        self._heartbeat = Heartbeat(self, link._tunables.heartbeat)
         self.welcomed: asyncio.Future[bool] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._link = link
@@ -277,10 +367,6 @@ class _Connection(FrameConnection):
 
     def epoch(self) -> int:
         return self._link.highest_epoch
-
-    def abandon(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
     def heard(self, epoch: int, frames: Sequence[Told]) -> None:
         decisions: list[Decision] = []
@@ -317,11 +403,17 @@ class _Connection(FrameConnection):
             case Welcome():
                 self._is_welcome = link.welcomed(self, frame)
                 self._settle(self._is_welcome)
+                if self._is_welcome and not self.is_local:
+                    self._heartbeat.start()
             case TurnedAway(reason):
                 log.error("dispatcher_turned_us_away", reason=reason)
                 self._settle(False)
             case Open() if self._is_welcome:
                 link.opened(self)
+            case Beat():
+                pass
+            case RatesFrame(number, rates):
+                link.rates_told(number, rates)
             case _:
                 raise WireError(type(frame).__name__)
 
@@ -330,6 +422,7 @@ class _Connection(FrameConnection):
             self.welcomed.set_result(is_welcome)
 
     def lost(self) -> None:
+        self._heartbeat.stop()
         self._settle(False)
         if not self.ended.done():
             self.ended.set_result(None)

@@ -18,23 +18,32 @@ from typing import Any
 import structlog
 
 from headway import env
+from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.host import BrainHost, Session
+from inference.dispatch.lost_records import NoRecords, RecordKeeper
 from inference.dispatch.observing import observed
+from inference.dispatch.provisional import ProvisionalRecords
 from inference.dispatch.wire import (
     PROTOCOL,
     Acknowledged,
     Announced,
+    AskRates,
     Away,
+    Beat,
     Challenge,
+    Drafts,
     End,
+    Final,
     FirstToken,
     FrameConnection,
     Hello,
+    InLedger,
     Observe,
     Observed,
     Open,
     Parked,
     Progress,
+    RatesFrame,
     ReplicaState,
     Role,
     Running,
@@ -42,6 +51,7 @@ from inference.dispatch.wire import (
     SaidMessage,
     Settled,
     Submit,
+    Told,
     TurnedAway,
     Waiting,
     Welcome,
@@ -65,6 +75,7 @@ class ServerTunables:
     """After a takeover: how long gateways that are known to live are waited for."""
     freeze_s: float = 5.0
     """How long a gateway that is cut off over TCP keeps its slots."""
+    heartbeat: HeartbeatTunables = HeartbeatTunables()
 
     @classmethod
     def from_env(cls) -> "ServerTunables":
@@ -86,12 +97,14 @@ class DispatcherServer:
         name: str,
         tunables: ServerTunables | None = None,
         secret: str = "",
+        records: RecordKeeper | None = None,
         on_newer_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         """`secret`: what is asked of those who come over TCP. `on_newer_epoch`: a gateway has seen another dispatcher."""
         self.host, self.epoch, self.name = host, epoch, name
         self.secret = secret
         self.tunables = tunables or ServerTunables()
+        self.records: RecordKeeper = records or NoRecords()
         self.gateways: dict[str, GatewaySession] = {}
         self._on_newer_epoch = on_newer_epoch
         self._settled_through: dict[str, int] = {}
@@ -100,6 +113,7 @@ class DispatcherServer:
         self._awaited: set[str] = set()
         self._grace: asyncio.TimerHandle | None = None
         self._sequence = 0
+        self._is_closed = False
 
     def begin(self, known: Iterable[str]) -> None:
         """Grants begin when these gateways, or the grace, are through."""
@@ -128,6 +142,7 @@ class DispatcherServer:
 
     def close(self) -> None:
         """Decide nothing more and hang up."""
+        self._is_closed = True
         self.host.close()
         if self._grace is not None:
             self._grace.cancel()
@@ -162,6 +177,7 @@ class DispatcherServer:
         if known is None:
             known = self.gateways[name] = GatewaySession(self, name, self._settled_through.pop(name, 0))
         known.attach(connection)
+        self.records.came_back(name)
         log.info("gateway_attached", gateway=name, epoch=self.epoch)
         return known
 
@@ -191,6 +207,14 @@ class DispatcherServer:
         if session is not None and session.connection is connection:
             session.detach(freeze_s=0.0 if connection.is_local else self.tunables.freeze_s)
 
+    def settle_lost(self, session: "GatewaySession") -> None:
+        """Its requests' records go to the ledger in a while, and are acknowledged to the brain then as if it had done so."""
+        if self._is_closed:
+            return  # it is us who go: what it holds it tells the next
+        brain = self.host.brain
+        drafts = session.records.lost(brain.usage_so_far, unix_s=self.host.unix_s())
+        self.records.keep(session.name, drafts, lambda: self.host.acknowledge(drafts, session.name))
+
     def freed(self, session: "GatewaySession") -> None:
         if self.gateways.get(session.name) is session:
             del self.gateways[session.name]
@@ -216,6 +240,7 @@ class GatewaySession:
         self._server = server
         self._session: Session = server.host.open(self._deliver)
         self._unannounced: set[str] = set()
+        self.records = ProvisionalRecords()
         self._thaw: asyncio.TimerHandle | None = None
 
     def attach(self, connection: "_Connection") -> None:
@@ -247,6 +272,7 @@ class GatewaySession:
 
     def _free(self) -> None:
         self._thaw = None
+        self._server.settle_lost(self)
         self._session.close()
         self._server.freed(self)
 
@@ -255,6 +281,10 @@ class GatewaySession:
         if self.connection is not None:
             for decision in decisions:
                 self.connection.say(frame_of(decision, self._server.host.brain.reserved_tokens))
+
+    def _say(self, frame: Told) -> None:
+        if self.connection is not None:
+            self.connection.say(frame)
 
     def hear(self, frame: Said, now_s: float) -> None:
         """Raises WireError."""
@@ -265,6 +295,14 @@ class GatewaySession:
             case End(number, request_id, ending, usage):
                 session.end(request_id, ending, usage)
                 self.settled_through = max(self.settled_through, number)
+                if usage is not None:
+                    self.records.ended(request_id)
+            case Drafts(drafts):
+                self.records.told(drafts)
+            case Final(draft):
+                self.records.final(draft)
+            case InLedger(request_ids):
+                self.records.in_ledger(request_ids)
             case Progress(tokens):
                 session.progress(tokens)
             case FirstToken(request_id):
@@ -273,6 +311,10 @@ class GatewaySession:
                 session.parked(request_id, incoming(ask, now_s))
             case Announced():
                 self._announced()
+            case Beat():
+                pass
+            case AskRates(number, tenant, key, model):
+                session.rates(tenant, key, model, lambda rates: self._say(RatesFrame(number, rates)))
             case Acknowledged(tenant, key, model, amount_micros):
                 self._server.host.brain.acknowledged(tenant, amount_micros, key=key, model=model)
             case Running() | Waiting() | Away() | Settled():
@@ -296,6 +338,8 @@ class GatewaySession:
 
     def _announced(self) -> None:
         self._session.lose(self._unannounced)  # it was refused, or its ask never had an answer
+        for request_id in self._unannounced:
+            self.records.ended(request_id)
         self._unannounced.clear()
         self.has_announced = True
         self._server.announced(self)
@@ -310,6 +354,7 @@ class _Connection(FrameConnection):
         self._role: Role | None = None
         self._session: GatewaySession | None = None
         self._observing: asyncio.TimerHandle | None = None
+        self._heartbeat = Heartbeat(self, server.tunables.heartbeat)
 
     def epoch(self) -> int:
         return self._server.epoch
@@ -339,6 +384,7 @@ class _Connection(FrameConnection):
                 raise WireError(f"{type(frame).__name__} of {self._role}")
 
     def lost(self) -> None:
+        self._heartbeat.stop()
         if self._observing is not None:
             self._observing.cancel()
         self._server.gone(self, self._session)
@@ -356,6 +402,8 @@ class _Connection(FrameConnection):
         if hello.role is Role.GATEWAY:
             self._session = self._server.attach(hello.name, self)
         self.say(Welcome(self._server.epoch, self._session.settled_through if self._session else 0))
+        if self._session is not None and not self.is_local:
+            self._heartbeat.start()
 
     def _why_not(self, hello: Hello) -> str:
         if hello.protocol != PROTOCOL:

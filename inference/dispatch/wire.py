@@ -21,9 +21,10 @@ from typing import Any, cast
 
 import msgspec
 
-from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, Refused, StateFrame, Usage
+from billing.services.ledger import UsageDraft
+from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Refused, StateFrame, Usage
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 FRAMES_A_MESSAGE = 1000
 # A peer that takes nothing for so long that this much waits for it is as good as gone.
@@ -141,6 +142,37 @@ class Acknowledged(_Frame, frozen=True, tag=13):
     amount_micros: int
 
 
+class AskRates(_Frame, frozen=True, tag=14):
+    """How do the limits of this key stand?"""
+
+    number: int
+    tenant: str
+    key: str
+    model: str
+
+
+class Drafts(_Frame, frozen=True, tag=15):
+    """The records of requests that have begun, as they stand; once each. `Progress` says how far they are from then on."""
+
+    drafts: list[UsageDraft]
+
+
+class Final(_Frame, frozen=True, tag=16):
+    """The record of a request that has ended: a second copy, until `InLedger`."""
+
+    draft: UsageDraft
+
+
+class InLedger(_Frame, frozen=True, tag=17):
+    """The ledger has these requests' records."""
+
+    ids: list[str]
+
+
+class Beat(_Frame, frozen=True, tag=18):
+    """I live. Of both sides, over TCP."""
+
+
 Said = (
     Hello
     | Running
@@ -156,6 +188,11 @@ Said = (
     | ReplicaState
     | Observe
     | Acknowledged
+    | AskRates
+    | Drafts
+    | Final
+    | InLedger
+    | Beat
 )
 
 
@@ -204,7 +241,25 @@ class Observed(_Frame, frozen=True, tag=40):
     snapshot: dict[str, Any]
 
 
-Told = Challenge | Welcome | TurnedAway | Open | GrantedFrame | QueuedFrame | RefusedFrame | ParkFrame | Observed
+class RatesFrame(_Frame, frozen=True, tag=41):
+    number: int
+    """Of the AskRates that it answers."""
+    rates: RateView
+
+
+Told = (
+    Challenge
+    | Welcome
+    | TurnedAway
+    | Open
+    | GrantedFrame
+    | QueuedFrame
+    | RefusedFrame
+    | ParkFrame
+    | Observed
+    | RatesFrame
+    | Beat
+)
 
 
 def frame_of(decision: Decision, reserved_tokens: Callable[[str], int]) -> Told:
@@ -262,6 +317,8 @@ class FrameConnection(asyncio.Protocol):
         self._unsaid: list[Said | Told] = []
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self.heard_s = self._loop.time()
+        """When its peer has said anything last, by the loop's clock."""
 
     def epoch(self) -> int:
         """Goes out with every message."""
@@ -298,6 +355,11 @@ class FrameConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abandon(self) -> None:
+        """At once; what was not sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -305,6 +367,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
+        self.heard_s = self._loop.time()
         try:
             for message in self._messages():
                 self.heard(message.epoch, message.frames)

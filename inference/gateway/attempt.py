@@ -30,9 +30,13 @@ MAX_ERROR_BODY_BYTES = 1024 * 1024
 class AttemptFailed(Exception):
     """The replica did not answer; another one may, or may go on (resume.py) where something was sent to the client."""
 
-    def __init__(self, end_state: str, reason: str, refusal: Refusal, *, blames_replica: bool = False) -> None:
+    def __init__(
+        self, end_state: str, reason: str, refusal: Refusal, *, blames_replica: bool = False, is_gone: bool = False
+    ) -> None:
+        """`is_gone`: nobody answers there any more, as after a crash; it may be started again."""
         super().__init__(reason)
-        self.end_state, self.reason, self.refusal, self.blames_replica = end_state, reason, refusal, blames_replica
+        self.end_state, self.reason, self.refusal = end_state, reason, refusal
+        self.blames_replica, self.is_gone = blames_replica, is_gone
 
 
 class EngineRefused(Exception):
@@ -169,7 +173,7 @@ def _connection_failure(error: UpstreamError) -> AttemptFailed:
                 code="model_unavailable",
                 retry_after_s=1.0,
             )
-            return AttemptFailed(ENGINE_ERROR, f"connect: {error}", refusal, blames_replica=True)
+            return AttemptFailed(ENGINE_ERROR, f"connect: {error}", refusal, blames_replica=True, is_gone=True)
         case UpstreamTimeout():
             refusal = Refusal(
                 status=504, message="The engine stayed silent for too long.", type="server_error", code="engine_timeout"
@@ -177,7 +181,7 @@ def _connection_failure(error: UpstreamError) -> AttemptFailed:
             return AttemptFailed(DEADLINE, str(error), refusal, blames_replica=True)
         case UpstreamClosed():
             refusal = _failed("The engine stopped before the answer was whole.", code="engine_died")
-            return AttemptFailed(ENGINE_DIED, str(error), refusal, blames_replica=error.before_headers)
+            return AttemptFailed(ENGINE_DIED, str(error), refusal, blames_replica=error.before_headers, is_gone=True)
     return AttemptFailed(ENGINE_ERROR, str(error), _failed("The engine failed."))
 
 

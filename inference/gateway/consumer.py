@@ -81,8 +81,13 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             self.parts.metrics.unauthenticated(self.route)
             self.parts.count_bad_key(self.scope)
             raise
+        self.responder.ask_rates = lambda: self.parts.dispatcher.rates(principal.tenant_id, principal.key_id, self.model())
         self.parts.check_key(principal, action, self.scope)
         return principal
+
+    def model(self) -> str:
+        """That was asked for, as far as that is known."""
+        return ""
 
     def header(self, name: bytes) -> bytes:
         return next((value for header, value in self.scope["headers"] if header == name), b"")

@@ -60,12 +60,16 @@ class EdgeTunables:
     """The slowest upload taken; slower ones get 408."""
     max_bodies_bytes: int = 64 * 1024 * 1024
     """The most that the bodies of all running requests may take together; beyond it bodies over 64 KiB get 503."""
+    max_connections: int = 10_000
+    """How many connections one process keeps; a further one is told 503 and closed. Fewer where the process may not open
+    twice as many files (a stream takes two)."""
     max_pipelined: int = 16
     """How many requests may wait on one connection behind the one that runs."""
     idle_connection_s: float = 75.0
     """How long an idle connection is kept: longer than load balancers keep theirs (60 s), so that they close first."""
     linger_s: float = 1.0
-    """After an answer that came before its request was whole: how long what still arrives is dropped before the close."""
+    """After an answer that came before its request was whole: what still arrives is dropped until for so long nothing has
+    (or a body's time and size are over), and then the connection is closed."""
     drain_idle_s: float = 1.0
     """In a drain: how long an idle connection may still bring a request (answered with `connection: close`), and how long a
     body that is not whole may still take; then 503."""
@@ -89,6 +93,7 @@ class EdgeTunables:
             body_grace_s=env.seconds("HEADWAY_BODY_GRACE_S", default.body_grace_s, at_least=0.1),
             min_body_bytes_per_s=env.whole("HEADWAY_MIN_BODY_BYTES_PER_S", default.min_body_bytes_per_s, at_least=1),
             max_bodies_bytes=env.whole("HEADWAY_MAX_BODIES_BYTES", default.max_bodies_bytes, at_least=SMALL_BODY_BYTES),
+            max_connections=env.whole("HEADWAY_MAX_CONNECTIONS", default.max_connections, at_least=1),
             max_pipelined=env.whole("HEADWAY_MAX_PIPELINED", default.max_pipelined, at_least=1),
             idle_connection_s=env.seconds("HEADWAY_IDLE_CONNECTION_S", default.idle_connection_s, at_least=0.1),
             linger_s=env.seconds("HEADWAY_LINGER_S", default.linger_s),
@@ -149,4 +154,11 @@ NO_TUNNEL = bad_head(405, "CONNECT is not supported.", "method_not_allowed")
 URL_TOO_LONG = bad_head(414, "The URL is too long.", "url_too_long")
 HEADERS_TOO_LARGE = bad_head(431, "The headers are too large or too many.", "headers_too_large")
 HEAD_TOO_SLOW = bad_head(408, "The request did not come in time.", "request_timeout")
+TOO_MANY_CONNECTIONS = Refusal(
+    status=503,
+    message="This gateway has as many connections as it takes. Retry.",
+    type="server_error",
+    code="too_many_connections",
+    retry_after_s=1.0,
+)
 TOO_MANY_PIPELINED = bad_head(400, "Too many requests wait on this connection: read answers first.", "too_many_pipelined")

@@ -9,6 +9,7 @@ aborted (unless its answer was whole), the grant is released, and only then is t
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 import structlog
 
@@ -64,11 +65,21 @@ STOPPING = Refusal(
 )
 
 
+DETACHED = Refusal(
+    status=503,
+    message="This gateway was cut off from the rest of the service for too long, so the answer was ended. Retry.",
+    type="server_error",
+    code="gateway_detached",
+    retry_after_s=1.0,
+)
+
+
 class Cut(Enum):
     """Why a request was ended from outside."""
 
     CLIENT_GONE = "client_gone"
     DRAIN = "drain"
+    DETACHED = "detached"  # from the dispatcher, for so long that its slot may be another's
 
 
 class Exchange:
@@ -97,9 +108,11 @@ class Exchange:
         self._grant: Grant | None = None
         self._rates: RateView | None = None
         self._price = TokenPrice()
+        self._uncounted_bound = 0  # tokens of a prompt that only its engine counts
         self._queued: Queued | None = None
         self._told_s = parts.clock.monotonic_s()
         self._ending = Ending.NEUTRAL
+        self._draft: UsageDraft | None = None  # once it is settled
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
         self._last_output_s = 0.0
@@ -154,6 +167,7 @@ class Exchange:
     def on_queued(self, queued: Queued) -> None:
         """Where it stands in the queue; its client is told by the next comment."""
         self._queued = queued
+        self._rates = queued.rates or self._rates
 
     async def tell_position(self) -> None:
         """To a client whose request waits, if there is news."""
@@ -167,6 +181,9 @@ class Exchange:
     def num_tokens(self) -> int:
         """Made so far, over all attempts."""
         return 0 if self.reader is None else self.reader.tokens_so_far()
+
+    def _draft_so_far(self) -> UsageDraft:
+        return self.record.so_far(self.reader.usage() if self.reader is not None else None)
 
     def answer_headers(self) -> Headers:
         """Of timing, of the tier that was given where another was asked for, and of limits."""
@@ -194,18 +211,20 @@ class Exchange:
         record.pool, record.version = model.pool, model.version
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
+        if request.likely_prompt_tokens is not None:
+            self._uncounted_bound = request.prompt_tokens_bound
         await self._attempt_until_done(request)
 
     async def _attempt_until_done(self, request: GenerationRequest) -> None:
-        excluded: frozenset[str] = frozenset()
+        tried: dict[str, int] = {}  # replicas, and of which epoch
         last: AttemptFailed | None = None
         blocks = blocks_of(request.api, request.fields, self.principal.cache_salt)
         num_failed = 0
         while not (self._goes_on and await self._ended_at_once(request)):
-            grant = await self._submit(request, blocks, excluded, last)
+            grant = await self._submit(request, blocks, self._still_there(tried), last)
             if self._goes_on and self.continuation is not None and not can_take_over(self.continuation, grant.replica):
                 grant.give_back(Ending.NEUTRAL)
-                excluded |= {grant.replica.id}
+                tried[grant.replica.id] = grant.replica.epoch
                 continue
             allowed = grant.decision.max_tokens // request.num_choices
             if not self._goes_on and allowed < request.max_tokens:
@@ -222,7 +241,12 @@ class Exchange:
                 if num_failed >= self.parts.tunables.max_attempts:
                     raise
                 last = failure
-                excluded |= {grant.replica.id}
+                tried[grant.replica.id] = grant.replica.epoch
+
+    def _still_there(self, tried: dict[str, int]) -> frozenset[str]:
+        """Those that were not started anew since."""
+        known = ((name, epoch, self.parts.state.replica(name)) for name, epoch in tried.items())
+        return frozenset([name for name, epoch, entry in known if entry is None or entry.epoch == epoch])
 
     async def _attempt(self, request: GenerationRequest, grant: Grant) -> None:
         """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
@@ -294,12 +318,14 @@ class Exchange:
             key=self.principal.key_id,
             tier=Tier[self.record.tier.upper()],
             prompt_tokens=request.prompt_tokens_bound,
+            likely_prompt_tokens=request.likely_prompt_tokens,
             max_tokens=request.max_tokens * request.num_choices - (self.num_tokens() if self._goes_on else 0),
             may_shorten=not request.names_limit,
             price=self._price,
             blocks=blocks,
             excluded=excluded,
             can_park=can_resume(request),
+            waits_for_restart=last is not None and last.is_gone,
         )
         asked_s = self.parts.clock.monotonic_s()
         self._grant = None
@@ -316,7 +342,8 @@ class Exchange:
                 raise AttemptFailed(DEADLINE, f"parked for too long: {error.message}", refusal_of(error)) from None
             raise
         self._queued_s += self.parts.clock.monotonic_s() - asked_s
-        grant.num_tokens, grant.on_park = self.num_tokens, self.park
+        grant.num_tokens, grant.on_park, grant.draft = self.num_tokens, self.park, self._draft_so_far
+        grant.on_cut = partial(self.cut, Cut.DETACHED)
         self._rates = grant.decision.rates
         self.record.route_reason = grant.decision.reason.value
         self.record.queue_ms += grant.queue_ms
@@ -403,6 +430,9 @@ class Exchange:
         if self._cut is Cut.DRAIN:
             await self._fail(CUT_BY_DRAIN, STOPPING)
             return
+        if self._cut is Cut.DETACHED:
+            await self._fail(GATEWAY_LOST, DETACHED)
+            return
         self._settle(CUT_BY_DRAIN, 503)  # the server cancelled us: it has waited long enough
         raise asyncio.CancelledError
 
@@ -411,12 +441,15 @@ class Exchange:
         if end_state == DONE:
             self._ending = Ending.WELL
         if self.reader is not None:
-            record.usage = self.reader.usage()
+            record.usage = usage = self.reader.usage()
+            if self._uncounted_bound and usage is not None:
+                self.parts.prompts.learn(record.model, bound=self._uncounted_bound, prompt_tokens=usage.prompt_tokens)
             record.finish_reason = self.reader.finish_reason
         if record.price_version:
             record.amount_micros = amount_of(end_state, record.usage, self._price)
         draft = record.settle(end_state)
         if draft is not None:
+            self._draft = draft
             self.parts.metrics.request_ended(draft, status)
             self.parts.receipts.keep(draft)
             self._log(draft, status)
@@ -451,4 +484,4 @@ class Exchange:
         settled = Usage(amount_micros=self.record.amount_micros or 0)
         if usage is not None:
             settled = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self.record.amount_micros or 0)
-        self.parts.dispatcher.settle(self.request_id, self._ending, settled)
+        self.parts.dispatcher.settle(self.request_id, self._ending, settled, self._draft)

@@ -6,6 +6,8 @@ import socket
 from headway.errors import ConfigurationError
 from inference.gateway.edge import EdgeTunables
 
+SPARE_FILES = 128
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet. Raises ConfigurationError in one line."""
@@ -56,6 +58,12 @@ def set_connection_options(listening: socket.socket, edge: EdgeTunables) -> None
     for name, value in options.items():
         if listening.family != socket.AF_UNIX and hasattr(socket, name):  # macOS has not all of them
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def connections_allowed() -> int:
+    """How many streams the open files of this process are enough for, with some left for the journal and the database."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, (soft - SPARE_FILES) // 2)
 
 
 def raise_file_limit() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.fields import CHAT, COMPLETIONS
+from inference.gateway.fields import CHAT, COMPLETIONS, USUAL_MAX_CHOICES
 
 Node = dict[str, Any]
 
@@ -60,7 +60,7 @@ _RECEIPT: Node = {
         "finish_reason": {"type": ["string", "null"]},
         "usage": {"type": "object", "description": "prompt_tokens, cached_tokens, completion_tokens, source"},
         "timing": {"type": "object", "description": "queue_ms, ttft_ms, total_ms"},
-        "routing": {"type": "object", "description": "replica, reason, attempts, resumes, is_exact"},
+        "routing": {"type": "object", "description": "replica, reason, attempts, resumes, is_exact, parks"},
         "cost": {"type": "object", "description": "price_version, amount_micros, currency"},
         "started_at": {"type": "string", "format": "date-time"},
         "ended_at": {"type": "string", "format": "date-time"},
@@ -171,7 +171,8 @@ def _get(summary: str, operation: str, schema: Node, *, is_public: bool = False,
     return {"get": found}
 
 
-def document() -> Node:
+def document(max_choices: int = USUAL_MAX_CHOICES) -> Node:
+    """`max_choices`: the most that `n` may be here."""
     model_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     request_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     return {
@@ -190,8 +191,8 @@ def document() -> Node:
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "schemas": {
-                "ChatRequest": CHAT.schema(),
-                "CompletionRequest": COMPLETIONS.schema(),
+                "ChatRequest": _bounded(CHAT.schema(), max_choices),
+                "CompletionRequest": _bounded(COMPLETIONS.schema(), max_choices),
                 "GenerateRequest": {"oneOf": [_ref("ChatRequest"), _ref("CompletionRequest")]},
                 "Answer": _ANSWER,
                 "Model": _MODEL,
@@ -203,6 +204,11 @@ def document() -> Node:
     }
 
 
+def _bounded(schema: Node, max_choices: int) -> Node:
+    n = {**schema["properties"]["n"], "maximum": max_choices}
+    return {**schema, "properties": {**schema["properties"], "n": n}}
+
+
 @cache
-def document_bytes() -> bytes:
-    return msgspec.json.encode(document())
+def document_bytes(max_choices: int) -> bytes:
+    return msgspec.json.encode(document(max_choices))

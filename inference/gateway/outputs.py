@@ -9,6 +9,8 @@ from inference.gateway.answer import AnswerReader, BadEvent, Chunk, Piece
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
+from inference.gateway.rate_headers import has_rates, rate_headers
+from inference.policy.decisions import RateView
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 EVENT_STREAM_HEADERS = [
@@ -42,13 +44,17 @@ class HttpResponder:
         """`headers` are in every answer; `more_headers` is asked when the answer starts. `write_now` as EdgeCycle's."""
         self._send, self._request_id, self._headers, self.write_now = send, request_id, headers, write_now
         self.more_headers: Callable[[], list[tuple[bytes, bytes]]] = list
+        self.ask_rates: Callable[[], Awaitable[RateView | None]] | None = None
+        """Of whoever has authenticated: asked for an answer in one piece that no decision has told of its limits."""
         self.has_started = False
         self.has_ended = False
         self.status = 0
 
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]], rates: RateView | None = None) -> None:
         self.has_started, self.status = True, status
         headers = [*headers, (b"x-request-id", self._request_id.encode()), *self._headers, *self.more_headers()]
+        if rates is not None and not has_rates(headers):
+            headers += rate_headers(rates)
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, data: bytes, *, more: bool) -> None:
@@ -58,7 +64,10 @@ class HttpResponder:
     async def json(self, status: int, body: bytes, headers: list[tuple[str, str]] | None = None) -> None:
         named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers or []]
         framing = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await self.start(status, [*framing, *named])
+        rates = None
+        if self.ask_rates is not None and not has_rates(self.more_headers()):
+            rates = await self.ask_rates()
+        await self.start(status, [*framing, *named], rates)
         await self.body(body, more=False)
 
     async def comment(self, data: bytes) -> None:

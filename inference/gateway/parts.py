@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
 from headway.errors import Unavailable
@@ -13,16 +14,17 @@ from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
 from inference.gateway.idempotency import IdempotencyKeys
+from inference.gateway.listening import connections_allowed
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
 from inference.gateway.receipts import Receipts
 from inference.gateway.record import JournalLike
-from inference.gateway.state import ModelEntry, Principal
+from inference.gateway.state import ModelEntry, Principal, ReplicaEntry
 from inference.gateway.tenant_rows import TenantFacts
 from inference.gateway.tracing import NoSpans, Tracer
 from inference.gateway.upstream import UpstreamPool
 from inference.policy.brain import BrainSnapshot
-from inference.policy.decisions import Ask, Ending, Queued, TenantTerms, TokenPrice, Usage
+from inference.policy.decisions import Ask, Ending, Queued, RateView, TenantTerms, TokenPrice, Usage
 from tenants.access import Action
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class StateLike(Protocol):
     def member(self, tenant_id: str, member_id: int) -> Principal: ...
     def model(self, public_id: str) -> ModelEntry | None: ...
     def models(self) -> list[ModelEntry]: ...
+    def replica(self, replica_id: str) -> ReplicaEntry | None: ...
     def terms(self, tenant_id: str) -> TenantTerms: ...
     def facts(self, tenant_id: str) -> TenantFacts: ...
     def price(self, model: str, tier: str, *, now_s: float) -> tuple[str, TokenPrice]: ...
@@ -42,8 +45,9 @@ class StateLike(Protocol):
 class DispatcherLike(Protocol):
     async def submit(self, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
     async def resubmit_parked(self, grant: Grant, ask: Ask, on_queued: Callable[[Queued], None] | None = None) -> Grant: ...
-    def settle(self, request_id: str, ending: Ending, usage: Usage) -> None: ...
+    def settle(self, request_id: str, ending: Ending, usage: Usage, draft: UsageDraft | None = None) -> None: ...
     def report_progress(self) -> None: ...
+    async def rates(self, tenant: str, key: str, model: str) -> RateView | None: ...
 
 
 class BrainDoor(Protocol):
@@ -152,6 +156,7 @@ class GatewayParts:
 
     def __post_init__(self) -> None:
         self.bodies = BodyBudget(self.edge.max_bodies_bytes)
+        self.max_connections = min(self.edge.max_connections, connections_allowed())
         self.bad_keys = BadKeys(self.tunables.bad_keys_per_minute)
         self.cors = Cors(self.tunables.cors_origins)
         self.idempotency = IdempotencyKeys(

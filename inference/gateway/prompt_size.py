@@ -8,6 +8,7 @@ for) a bound is taken, and the engine's own refusal stands. No request fails bec
 
 import asyncio
 import hashlib
+import math
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 # Up to here counting (a quarter of a millisecond) costs less than a thread's turn.
 INLINE_BYTES = 1024
+# A token of most tokenisers is so many bytes of English text; each model's own figure is learnt from its engines' counts.
+BYTES_PER_TOKEN = 4.0
+LEARN_RATIO = 0.1
 # What a template writes around a message, and around a whole chat: for bounds only.
 MESSAGE_TOKENS = 16
 CHAT_TOKENS = 64
@@ -81,6 +85,7 @@ class PromptSizer:
         self._state, self._counters, self._metrics, self._clock, self._tunables = state, counters, metrics, clock, tunables
         self._memory = SegmentMemory(tunables.cache_bytes)
         self._threads = ThreadPoolExecutor(tunables.threads, thread_name_prefix="tokenise")
+        self._tokens_by_bound: dict[str, float] = {}  # by model, of prompts that are not counted
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -91,22 +96,34 @@ class PromptSizer:
         serving = self._state.serving(request.model)
         if serving is None:
             self._metrics.prompt_counted("no_tokeniser")
-            return replace(request, prompt_tokens_bound=bound.total)
+            return self._bounded(request, bound)
         started_s = self._clock.monotonic_s()
         try:
             counts, how = await self._count(request, serving, bound, salt)
         except Uncountable as error:
             self._metrics.prompt_counted(error.reason)
-            return replace(request, prompt_tokens_bound=bound.total)
+            return self._bounded(request, bound)
         except PromptTooLong as error:
             self._metrics.prompt_counted("too_long")
             raise _too_long(request, serving.context_tokens, f"more than {error.at_least_tokens - 1}") from None
         except Exception as error:  # noqa: BLE001  a fault of ours must not fail the request; the error's text may hold its words
             log.error("prompt_not_counted", error=type(error).__name__, at=_place_of(error))
             self._metrics.prompt_counted("error")
-            return replace(request, prompt_tokens_bound=bound.total)
+            return self._bounded(request, bound)
         self._metrics.prompt_counted(how, self._clock.monotonic_s() - started_s)
         return fitted(request, counts, serving.context_tokens)
+
+    def learn(self, model: str, *, bound: int, prompt_tokens: int) -> None:
+        """A prompt that was not counted had so many tokens, as its engine says."""
+        if bound > 0 and 0 < prompt_tokens <= bound:
+            ratio = self._tokens_by_bound.get(model, 1.0 / BYTES_PER_TOKEN)
+            self._tokens_by_bound[model] = ratio + LEARN_RATIO * (prompt_tokens / bound - ratio)
+
+    def _bounded(self, request: GenerationRequest, bound: Counts) -> GenerationRequest:
+        if request.api == "completions" and all(isinstance(prompt, list) for prompt in prompts_of(request.fields["prompt"])):
+            return replace(request, prompt_tokens_bound=bound.total)  # ids: that is their number
+        likely = math.ceil(bound.total * self._tokens_by_bound.get(request.model, 1.0 / BYTES_PER_TOKEN))
+        return replace(request, prompt_tokens_bound=bound.total, likely_prompt_tokens=likely)
 
     async def _count(self, request: GenerationRequest, serving: Serving, bound: Counts, salt: str) -> tuple[Counts, str]:
         """Raises Uncountable, PromptTooLong."""

@@ -26,6 +26,7 @@ from inference.gateway.edge import (
     HEAD_TOO_SLOW,
     HEADERS_TOO_LARGE,
     NO_TUNNEL,
+    TOO_MANY_CONNECTIONS,
     TOO_MANY_PIPELINED,
     URL_TOO_LONG,
     BodiesInFlight,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 CLOSE_TRY_AGAIN = 1013
 HELD_BYTES = 64 * 1024
-LINGER_BYTES = 8 * 1024 * 1024
 IDLE_LOOK_S = 0.05
 
 
@@ -66,6 +66,9 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=self.edge.client_buffer_bytes)
+        if len(self.connections) > self.parts.max_connections:
+            self._refuse(TOO_MANY_CONNECTIONS)
+            return
         self._watch_head()
         if self.parts.is_draining:  # accepted just before the listening socket was closed
             self.shutdown()
@@ -97,14 +100,22 @@ class EdgeProtocol(HttpToolsProtocol):
             self.end(is_unread=False)
 
     def end(self, *, is_unread: bool) -> None:
-        """Close when what was written has left. With a request that is not whole, go on dropping what comes for a moment:
-        closing over unread bytes resets the connection, which can take the answer from the client's hands."""
+        """Close when what was written has left. With a request that is not whole, go on dropping what comes until nothing has
+        come for a moment: closing over unread bytes resets the connection, which can take the answer from its client."""
         self._is_ending = True
         self._stop_timers()
         if is_unread and self.edge.linger_s and self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()
-            self._end_timer = self.loop.call_later(self.edge.linger_s, self._close)
+            until_s = self.loop.time() + self.edge.linger_s + self.edge.body_grace_s
+            self._end_timer = self.loop.call_later(self.edge.linger_s, self._linger, self._dropped_bytes, until_s)
+        else:
+            self._close()
+
+    def _linger(self, dropped_bytes: int, until_s: float) -> None:
+        self._end_timer = None
+        if self._dropped_bytes > dropped_bytes and self.loop.time() < until_s:
+            self._end_timer = self.loop.call_later(self.edge.linger_s, self._linger, self._dropped_bytes, until_s)
         else:
             self._close()
 
@@ -137,7 +148,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_ending or self._last_words is not None:
             self._dropped_bytes += len(data)
-            if self._dropped_bytes > LINGER_BYTES:
+            if self._dropped_bytes > self.parts.tunables.max_body_bytes:
                 self.transport.abort()
             return
         self._unset_keepalive_if_required()
@@ -204,6 +215,7 @@ class EdgeProtocol(HttpToolsProtocol):
         body = self._last_words.body()
         named = [*self._last_words.all_headers(), ("x-request-id", new_request_id())]
         headers = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named)
+        headers += b"".join(name + b": " + value + b"\r\n" for name, value in self.parts.cors.headers(self.headers or []))
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
         self.transport.write(STATUS_LINE[self._last_words.status] + head + headers + b"\r\n" + body)
         self.end(is_unread=True)

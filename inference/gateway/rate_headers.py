@@ -23,6 +23,10 @@ def rate_headers(rates: RateView) -> Headers:
     return headers
 
 
+def has_rates(headers: Headers) -> bool:
+    return any(name.startswith(b"x-ratelimit-") for name, _ in headers)
+
+
 def duration(seconds: float) -> str:
     """As OpenAI writes it: `20ms`, `1s`, `6m0s`; rounded up, so that waiting as long is enough."""
     if seconds < 1.0:

@@ -113,6 +113,7 @@ def shown(fields: dict[str, Any]) -> dict[str, Any]:
             "attempts": fields["attempts"],
             "resumes": fields["resumes"],
             "is_exact": fields["is_resumed_exactly"],
+            "parks": fields["parks"],
         },
         "cost": {
             "price_version": fields["price_version"] or None,

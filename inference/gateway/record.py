@@ -13,7 +13,8 @@
 | the engine stayed silent past headers_s, inter_event_s or whole_answer_s   | deadline                          |
 | this gateway was shut down and the request did not end in time             | cut_by_drain                      |
 | this gateway failed after the request had been dispatched: a fault of ours | gateway_lost                      |
-|   (500, traceback logged), or it died and another process wrote the record |                                   |
+|   (500, traceback logged), it died and another process wrote the record,   |                                   |
+|   or it was cut off from its dispatcher for too long (503)                 |                                   |
 | refused before dispatch: not valid, unknown model, queue full or timed     | refused                           |
 |   out, no replica, a fault of ours, a body that was not whole when this    |                                   |
 |   gateway shut down; or refused by the engine with a 4xx                   |                                   |
@@ -126,6 +127,16 @@ class Record:
         self._journal.open(self._filled())
         self._is_open = True
 
+    def so_far(self, usage: Usage | None) -> UsageDraft:
+        """As it stands, for whoever settles it if this process dies."""
+        self.usage = usage
+        return msgspec.structs.replace(
+            self._filled(),
+            ended_at_s=self._clock.now().timestamp(),
+            total_ms=self.elapsed_ms(),
+            usage_source=_source(usage, GATEWAY_LOST),
+        )
+
     def settle(self, end_state: str) -> UsageDraft | None:
         """Write the final record; call it before the last event is sent. None when it was settled before."""
         if self.is_settled:
@@ -162,6 +173,7 @@ class Record:
             route_reason=self.route_reason,
             resumes=self.resumes,
             is_resumed_exactly=self.is_resumed_exactly,
+            parks=self.parks,
             price_version=self.price_version,
             amount_micros=self.amount_micros,
             prompt_tokens=usage.prompt_tokens,

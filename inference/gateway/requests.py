@@ -36,6 +36,9 @@ class GenerationRequest:
     """The client named a limit, so that it must not be made smaller."""
     is_foldable: bool
     prompt_tokens_bound: int
+    """Exact where the prompt was counted."""
+    likely_prompt_tokens: int | None
+    """Where it was not: what it most likely has."""
     fields: dict[str, Any]
     """What the client sent, as it was checked: without nulls, ignored fields and what the gateway sets for each replica."""
 
@@ -80,6 +83,7 @@ def build_request(
         names_limit=given.get("max_tokens") is not None or given.get("max_completion_tokens") is not None,
         is_foldable=num_choices == 1 and not any(is_set(given.get(name)) for name in UNFOLDABLE),
         prompt_tokens_bound=body_bytes,
+        likely_prompt_tokens=None,
         fields={**fields, limit_name: max_tokens},
     )
 

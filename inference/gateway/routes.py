@@ -23,10 +23,12 @@ JSON_MEDIA_TYPE = re.compile(rb"application/(([\w.-]+\+)?json|x-www-form-urlenco
 class GenerateConsumer(GatewayConsumer):
     """POST /v1/generate, /v1/chat/completions, /v1/completions."""
 
+    _exchange: Exchange | None = None
+
     async def handle(self) -> None:
         principal = self.authenticate()
         self.parts.check_journal()
-        exchange = Exchange(
+        exchange = self._exchange = Exchange(
             self.parts,
             principal=principal,
             request_id=self.request_id,
@@ -43,6 +45,9 @@ class GenerateConsumer(GatewayConsumer):
             await exchange.refuse(error)
         except ClientLeft:
             exchange.client_left_early()
+
+    def model(self) -> str:
+        return self._exchange.record.model if self._exchange is not None else ""
 
     @contextlib.contextmanager
     def _idempotent(self, exchange: Exchange) -> Iterator[None]:
@@ -108,7 +113,7 @@ class OpenApiConsumer(GatewayConsumer):
     """GET /v1/openapi.json: the description of /v1; no key is needed."""
 
     async def handle(self) -> None:
-        await self.responder.json(200, document_bytes())
+        await self.responder.json(200, document_bytes(self.parts.tunables.max_choices))
 
 
 class PreflightConsumer(GatewayConsumer):

@@ -5,7 +5,7 @@ One writer (the feed's thread), many readers without a lock: every table's value
 reader does one dictionary look-up a table, which the interpreter makes atomic. Lists are rebuilt and swapped.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,8 @@ from inference.gateway.tenant_rows import (
     spend_of,
     terms_of,
 )
-from inference.policy.decisions import TenantTerms, TokenPrice
+from inference.policy.brain_tunables import targets_of
+from inference.policy.decisions import TenantTerms, Tier, TierTargets, TokenPrice
 from tenants.services.key_format import parse_key
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
@@ -74,6 +75,8 @@ class ModelEntry:
     version: str
     max_in_flight: int
     max_queued: int
+    min_in_flight: int
+    targets: Mapping[Tier, TierTargets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ class _Model(msgspec.Struct, frozen=True):
     version: str
     max_in_flight: int
     max_queued: int
+    min_in_flight: int = 1
+    targets_ms: dict[str, int | None] = {}
 
 
 class _Replica(msgspec.Struct, frozen=True):
@@ -138,6 +143,8 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "month": MonthRow,
 }
 
+
+_MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight")
 
 # Gone would mean without limits, free, unspent: what was known before is nearer to the truth.
 _KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month"})
@@ -331,8 +338,9 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.keys[change.key] = value, key_terms_of(value)
             tables.revoked_key_ids.discard(change.key)
         case _Model(created=created):
-            rest = {name: getattr(value, name) for name in ("pool", "version", "max_in_flight", "max_queued")}
-            tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, **rest)
+            rest = {name: getattr(value, name) for name in _MODEL_FIELDS}
+            targets = targets_of(value.targets_ms)
+            tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, targets=targets, **rest)
         case _Replica():
             tables.replicas[change.key] = ReplicaEntry(id=change.key, **msgspec.structs.asdict(value))
         case TermsRow():
@@ -351,12 +359,24 @@ def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | Non
         value: msgspec.Struct = msgspec.convert(change.payload, shape)
         if isinstance(value, TermsRow):
             terms_of(change.key, value)
+        if isinstance(value, _Model):
+            value = _with_known_targets(change, value)
         if isinstance(value, KeyRow):
             key_terms_of(value)
         return value
     except (msgspec.ValidationError, ValueError) as error:
         log.error("control_change_unreadable", change_id=change.id, kind=change.kind, reason=str(error))
         return None
+
+
+def _with_known_targets(change: Change, model: _Model) -> _Model:
+    """Targets that are out of order are no reason to serve the model no longer: the defaults hold then."""
+    try:
+        targets_of(model.targets_ms)
+        return model
+    except ValueError as error:
+        log.error("pool_targets_refused", change_id=change.id, model=change.key, reason=str(error))
+        return msgspec.structs.replace(model, targets_ms={})
 
 
 def _remove(tables: _Tables, change: Change) -> None:

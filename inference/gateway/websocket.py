@@ -25,7 +25,7 @@ import structlog
 from channels.consumer import AsyncConsumer
 
 from headway.errors import HeadwayError
-from headway.logs import REQUEST_ID, new_request_id
+from headway.logs import REQUEST_ID, access, new_request_id
 from inference.gateway.answer import AnswerReader, Chunk, Piece
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
@@ -124,7 +124,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             self._take_key_of_handshake()
         except HeadwayError as error:
             self.parts.metrics.unauthenticated(ROUTE)
-            await _deny(send, refusal_of(self.parts.bad_key_error(scope) or error))
+            await _deny(send, ROUTE, refusal_of(self.parts.bad_key_error(scope) or error))
             return
         await send({"type": "websocket.accept"})
         drained = asyncio.Event()
@@ -317,11 +317,13 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
 class UnknownSocketPath:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         await receive()
-        await _deny(send, refusal_of(UnknownPath("There is no WebSocket at this path; it is at /v1/generate.")))
+        await _deny(send, "WS unknown", refusal_of(UnknownPath("There is no WebSocket at this path; it is at /v1/generate.")))
 
 
-async def _deny(send: Send, refusal: Refusal) -> None:
-    """Answer the handshake with a status and an error object."""
+async def _deny(send: Send, route: str, refusal: Refusal) -> None:
+    """Answer the handshake with a status and an error object, and leave a line in the access log."""
+    REQUEST_ID.set(new_request_id())
+    access(__name__, "request_ended", route=route, status=refusal.status)
     body = refusal.body()
     named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.all_headers()]
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *named]

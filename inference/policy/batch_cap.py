@@ -5,10 +5,15 @@ is what holds requests back, and shrinks in proportion when the latency is over 
 the latency while no prompt is read on the replica (`Router.inter_token_s`). What the prompts of others do to it is the
 engine's token budget; a cap that followed that would shrink until it starved the replica, and still be over the target.
 It starts at the pool's bound, and without a measurement goes back to it: nothing says that so many are too many.
+
+A target below what the replica does with one request cannot be held by any cap: one that tried would serve one
+request at a time, slowly. So the least latency seen with at most `alone` requests counts, and the aim is never below
+`alone_ratio` of that.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from inference.policy.brain_tunables import BatchCapTunables
 from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
@@ -17,33 +22,46 @@ from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
 class BatchCap:
     """One replica's."""
 
-    def __init__(self, tunables: BatchCapTunables, max_in_flight: int) -> None:
+    def __init__(self, tunables: BatchCapTunables, max_in_flight: int, min_in_flight: int = 1) -> None:
         self._tunables = tunables
-        self._max_in_flight = max_in_flight
+        self._max_in_flight, self._min_in_flight = max_in_flight, min_in_flight
         self._exact = float(max_in_flight)
         self._changed_s = float("-inf")
+        self._alone_s: float | None = None
 
     @property
     def value(self) -> int:
-        return min(max(int(self._exact), 1), self._max_in_flight) if self._max_in_flight else 0
+        return min(max(int(self._exact), self._min_in_flight, 1), self._max_in_flight) if self._max_in_flight else 0
 
-    def set_bound(self, max_in_flight: int) -> None:
-        """A cap that was at the old bound goes to the new one; what was learnt below it is kept."""
+    def set_bounds(self, max_in_flight: int, min_in_flight: int = 1) -> None:
+        """A cap that was at the old upper bound goes to the new one; what was learnt below it is kept."""
         was_at_bound = self.value >= self._max_in_flight
-        self._max_in_flight = max_in_flight
-        self._exact = float(max_in_flight) if was_at_bound else min(self._exact, float(max_in_flight))
+        self._max_in_flight, self._min_in_flight = max_in_flight, min_in_flight
+        exact = max_in_flight if was_at_bound else min(max(self._exact, min_in_flight), max_in_flight)
+        self._exact = float(exact)
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
         """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
+        if inter_token_s is not None and in_flight == 1:
+            self._saw_alone(inter_token_s)
         if target_s is None or in_flight == 0 or inter_token_s is None:
             self._grow(in_flight, now_s)
         elif now_s >= self._changed_s + self._tunables.interval_s:
-            ratio = inter_token_s / (target_s * self._tunables.aim_ratio)
+            ratio = inter_token_s / self._aim_s(target_s)
             if ratio > 1.0:
                 self._shrink(in_flight, now_s, ratio)
             elif ratio < self._tunables.grow_below_ratio:
                 self._grow(in_flight, now_s)
         return self.value
+
+    def _saw_alone(self, inter_token_s: float) -> None:
+        """Moves slowly: one slow moment is no slow replica, and one that was slow may not stay so."""
+        known_s = inter_token_s if self._alone_s is None else self._alone_s
+        self._alone_s = known_s + (inter_token_s - known_s) * self._tunables.alone_weight
+
+    def _aim_s(self, target_s: float) -> float:
+        aim_s = target_s * self._tunables.aim_ratio
+        return aim_s if self._alone_s is None else max(aim_s, self._alone_s * self._tunables.alone_ratio)
 
     def _grow(self, in_flight: int, now_s: float) -> None:
         """Only a cap that is reached: below it, the latency says nothing about what a higher one would do."""
@@ -55,7 +73,7 @@ class BatchCap:
     def _shrink(self, in_flight: int, now_s: float, ratio: float) -> None:
         """From what runs, when that is less: a cap far above it would take many steps to be felt."""
         kept = max(1.0 / ratio, self._tunables.least_kept_ratio)
-        self._exact = max(1.0, min(self._exact, float(in_flight)) * kept)
+        self._exact = max(1.0, float(self._min_in_flight), min(self._exact, float(in_flight)) * kept)
         self._changed_s = now_s
 
 
@@ -71,13 +89,22 @@ class _Load:
         return sum(self.running)
 
 
+SCAN = 8
+"""How many replicas are looked at for one that is late."""
+
+
 class PoolCaps:
-    """The caps of a pool's replicas, and what runs on each by tier."""
+    """The caps of a pool's replicas, and what runs on each by tier.
+
+    A cap keeps the patient out, not the urgent: one that is late may be squeezed in beyond it while there is at least as
+    much batch work on the replica, whose end brings it back under its cap; reading parked work again costs more.
+    """
 
     def __init__(self, tunables: BatchCapTunables) -> None:
         self.targets: Mapping[Tier, TierTargets] = {}
         self._tunables = tunables
         self._loads: dict[str, _Load] = {}
+        self._with_batch: dict[str, None] = {}  # replicas on which batch work runs; who was looked at stands last
 
     def set_replicas(self, specs: Iterable[ReplicaSpec]) -> Iterator[tuple[str, int]]:
         """These are ready. Yields the cap of each. A new engine learns anew."""
@@ -91,18 +118,34 @@ class PoolCaps:
                 load_ = self._loads[spec.id] = _Load(spec, BatchCap(self._tunables, spec.max_in_flight), [0, 0, 0])
             elif load_.spec.epoch != spec.epoch:
                 load_.cap = BatchCap(self._tunables, spec.max_in_flight)
-            load_.cap.set_bound(spec.max_in_flight)
+            load_.cap.set_bounds(spec.max_in_flight, spec.min_in_flight)
             load_.spec = spec
             yield spec.id, load_.cap.value
 
     def began(self, replica: str, tier: Tier) -> None:
         self._loads[replica].running[tier] += 1
+        if tier is Tier.BATCH:
+            self._with_batch[replica] = None
 
     def ended(self, replica: str, tier: Tier) -> None:
         load = self._loads[replica]
         assert load.running[tier] > 0, "a slot is given back once"
         load.running[tier] -= 1
+        if not load.running[Tier.BATCH]:
+            self._with_batch.pop(replica, None)
         self._drop_if_gone(replica)
+
+    def squeezable(self, excluded: Collection[str]) -> str | None:
+        """A replica that may get one more than its cap."""
+        for replica in list(islice(self._with_batch, SCAN)):
+            del self._with_batch[replica]
+            self._with_batch[replica] = None
+            load = self._loads[replica]
+            num = load.in_flight()
+            has_slot = num < load.spec.max_in_flight and num < load.cap.value + load.running[Tier.BATCH]
+            if has_slot and load.is_ready and not load.spec.is_draining and replica not in excluded:
+                return replica
+        return None
 
     def measured(self, replica: str, inter_token_s: float | None, now_s: float) -> int | None:
         """The replica's cap after a measurement; None: it is not known."""

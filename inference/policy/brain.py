@@ -16,6 +16,7 @@ from inference.policy.decisions import (
     Ending,
     LimitHit,
     Queued,
+    RateView,
     Reason,
     Refused,
     ReplicaSpec,
@@ -267,6 +268,10 @@ class Brain:
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What others see
+
+    def rates(self, tenant: str, key: str, model: str, now_s: float) -> RateView:
+        """How the limits stand for one who would ask so; nothing is reserved."""
+        return self._limiter.rates(tenant, key, model, now_s)
 
     def positions(self, now_s: float) -> list[Queued]:
         """Where everybody stands that waits. O(n log n): once a second or so."""

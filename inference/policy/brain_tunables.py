@@ -53,10 +53,17 @@ class BatchCapTunables:
     """It grows while the latency is below this part of the aim; between this and 1 it stays."""
     grow_ratio: float = 0.05
     """How much it grows, of itself; at least by one."""
+    alone_weight: float = 0.2
+    """What one measurement of a request that is alone on the replica counts against those before."""
+    alone_ratio: float = 1.35
+    """A target below this much of the latency of one alone is taken for this much: else a replica slower than its target
+    would be starved."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_kept_ratio < 1 or not 0 < self.grow_below_ratio <= 1 or self.grow_ratio < 0:
             raise ValueError("a cap shrinks by a factor below 1 and grows below a ratio of at most 1")
+        if not 0 < self.alone_weight <= 1 or self.alone_ratio < 1:
+            raise ValueError("alone_ratio is at least 1, alone_weight is above 0 and at most 1")
         if self.aim_ratio <= 0 or self.interval_s <= 0:
             raise ValueError("aim_ratio and interval_s are above 0")
 
@@ -71,6 +78,10 @@ class BrainTunables:
     """How long one that has begun, and was parked, may wait."""
     replica_hold_s: float = 2.0
     """How long requests wait for a replica to come back after the last one has gone."""
+    failure_news_s: float = 1.0
+    """How long the news of an engine's end takes: who waits for its restart is sent away if it has not come by then."""
+    restart_wait_s: float = 120.0
+    """How long a request waits for the restart of the only engine that could serve it."""
     no_replica_retry_after_s: float = 5.0
     """What a client is told when no replica serves."""
     max_retry_after_s: float = 30.0
@@ -84,6 +95,30 @@ class BrainTunables:
     queue: QueueTunables = QueueTunables()
     parking: ParkingTunables = ParkingTunables()
     batch_cap: BatchCapTunables = BatchCapTunables()
+
+
+DEFAULT_TARGETS: Mapping[Tier, TierTargets] = {
+    Tier.INTERACTIVE: TierTargets(ttft_s=0.5, inter_token_s=0.05),
+    Tier.STANDARD: TierTargets(ttft_s=2.0, inter_token_s=0.1),
+    Tier.BATCH: TierTargets(ttft_s=30.0, inter_token_s=0.25),
+}
+"""Of a pool that says nothing else."""
+
+
+def targets_of(given_ms: Mapping[str, int | None]) -> dict[Tier, TierTargets]:
+    """A pool's targets, the defaults where it says nothing: `<tier>_ttft_ms`, `<tier>_inter_token_ms`.
+
+    Raises ValueError for targets that are out of order.
+    """
+    targets = {}
+    for tier, default in DEFAULT_TARGETS.items():
+        ttft_ms, inter_token_ms = (given_ms.get(f"{tier.name.lower()}_{what}_ms") for what in ("ttft", "inter_token"))
+        targets[tier] = TierTargets(
+            ttft_s=default.ttft_s if ttft_ms is None else ttft_ms / 1000,
+            inter_token_s=default.inter_token_s if inter_token_ms is None else inter_token_ms / 1000,
+        )
+    refuse_misordered(targets)
+    return targets
 
 
 def refuse_misordered(targets: Mapping[Tier, TierTargets]) -> None:

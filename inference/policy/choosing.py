@@ -71,6 +71,11 @@ class Chooser:
             depth = self._prefix.depth_on(best.id, self.prompt(ask), len(ask.blocks))
         return self._chosen(ask, best, depth, reason, now_s)
 
+    def choice_on(self, ask: Ask, replica: Replica, now_s: float) -> Choice:
+        """That one, room or no room."""
+        depth = self._prefix.depth_on(replica.id, self.prompt(ask), len(ask.blocks)) if ask.blocks else 0
+        return self._chosen(ask, replica, depth, Reason.SQUEEZED, now_s)
+
     def prompt(self, ask: Ask) -> Prompt:
         """Its marks; `begin` follows `choose`, so the last are kept."""
         if ask.blocks is not self._last_blocks:
@@ -127,7 +132,7 @@ class Chooser:
         found = self._prefix.match(prompt, tunables.num_holders, tunables.matters_ratio)
         holders: dict[Replica, int] = {}
         most = next(iter(found.values()), 0)
-        if most * tunables.block_tokens < tunables.min_match_ratio * ask.prompt_tokens:
+        if most * tunables.block_tokens < tunables.min_match_ratio * ask.work_tokens:
             return holders
         fewest = 0
         for name, fewest in found.items():
@@ -143,7 +148,7 @@ class Chooser:
 
     def _best(self, ask: Ask, holders: dict[Replica, int], least: list[Replica], now_s: float) -> Replica | None:
         """The lowest score of those with room; of equals, the one that was not served for longest."""
-        tunables, well, excluded, prompt_tokens = self._tunables, self._fleet.well, ask.excluded, ask.prompt_tokens
+        tunables, well, excluded, prompt_tokens = self._tunables, self._fleet.well, ask.excluded, ask.work_tokens
         local = self._fleet.zones.get(ask.zone) if self._fleet.zones else None
         weight, edition, best, best_score = tunables.own_work_weight, self._speeds.edition, None, _NOBODY_S
         for replica in holders or least:
@@ -189,11 +194,11 @@ class Chooser:
             full = (replica.frame.kv_used_ratio or 0.0) - tunables.full_kv_ratio
             penalty_s += max(0.0, full) / (1.0 - tunables.full_kv_ratio) * tunables.full_kv_s
             # Somebody else's requests wait there, of a size that nobody knows: as long as this one.
-            penalty_s += replica.num_foreign * ask.prompt_tokens * replica.s_per_token
+            penalty_s += replica.num_foreign * ask.work_tokens * replica.s_per_token
         return penalty_s
 
     def _chosen(self, ask: Ask, replica: Replica, depth: int, reason: Reason, now_s: float) -> Choice:
-        uncached = self._uncached(ask.prompt_tokens, depth)
+        uncached = self._uncached(ask.work_tokens, depth)
         queued_s = replica.queued_s(self._tunables.report_delay_s, now_s)
         ttft_s = self._tunables.overhead_s + queued_s + uncached * replica.s_per_token
-        return Choice(replica.id, reason, ttft_s, max(0, ask.prompt_tokens - uncached))
+        return Choice(replica.id, reason, ttft_s, max(0, ask.work_tokens - uncached))

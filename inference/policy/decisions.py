@@ -50,7 +50,7 @@ class Ask:
     key: str
     tier: Tier = Tier.STANDARD
     prompt_tokens: int = 0
-    """Exact for managed versions, an upper bound for external ones."""
+    """Exact for managed versions, an upper bound for external ones: what limits and budgets reserve."""
     max_tokens: int = 0
     """Output tokens it may make, over all choices; what is still left of them when it is resumed."""
     may_shorten: bool = False
@@ -65,6 +65,16 @@ class Ask:
     """When an answer must have begun; None: the pool's queue timeout."""
     can_park: bool = False
     """It may be taken off its replica for a more urgent one and go on later, at the exact token."""
+    waits_for_restart: bool = False
+    """The engine that had it is gone: where nobody else is left, it waits for that one to be started again."""
+    likely_prompt_tokens: int | None = None
+    """Where `prompt_tokens` is a bound: what it most likely is. None: it is exact."""
+
+    @property
+    def work_tokens(self) -> int:
+        """The prompt's tokens as far as work, waits, fairness and memory are predicted; never what is reserved."""
+        likely = self.likely_prompt_tokens
+        return self.prompt_tokens if likely is None else likely
 
 
 class Reason(StrEnum):
@@ -76,6 +86,7 @@ class Reason(StrEnum):
     SPILLED = "spilled"  # a holder of the prefix was too busy
     PROBE = "probe"  # an ejected replica gets one request to show that it is well
     LAST_RESORT = "last_resort"  # every replica it may use is ejected
+    SQUEEZED = "squeezed"  # it was late: one more than the batch cap, where batch work runs
     # Waiting: what for.
     ALL_BUSY = "all_busy"
     NO_REPLICA = "no_replica"
@@ -178,6 +189,8 @@ class Queued:
     """1: the next."""
     predicted_wait_s: float
     tier: Tier
+    rates: RateView | None = None
+    """With the first that is said of an ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +251,8 @@ class ReplicaSpec:
     prefill_tokens_per_s: float = 0.0
     """0: not known, learnt from what it does."""
     is_draining: bool = False
+    min_in_flight: int = 1
+    """The batch cap goes no lower."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,9 @@ class FairQueue:
             self._turns.begin_waiting(tier, now_s)
         self.waiting[tier] += 1
         self.num_waiting += 1
-        self._tokens[tier] += entry.ask.prompt_tokens
+        self._tokens[tier] += entry.ask.work_tokens
         account.waiting += 1
-        account.waiting_tokens += entry.ask.prompt_tokens
+        account.waiting_tokens += entry.ask.work_tokens
         line = self._line(account, entry.line_class)
         line.add(entry, is_key_blocked=(tenant, entry.ask.key) in self._blocked_keys)
         self._activate(line)
@@ -80,9 +80,9 @@ class FairQueue:
         line.remove(entry)
         self.waiting[tier] -= 1
         self.num_waiting -= 1
-        self._tokens[tier] -= entry.ask.prompt_tokens
+        self._tokens[tier] -= entry.ask.work_tokens
         account.waiting -= 1
-        account.waiting_tokens -= entry.ask.prompt_tokens
+        account.waiting_tokens -= entry.ask.work_tokens
         if account.waiting == 0:
             self._weights[tier] = self._weights[tier] - account.weight if self.waiting[tier] else 0.0
         if line.size == 0:
@@ -192,7 +192,7 @@ class FairQueue:
         made = entry.completion_tokens
         expected = made + min(account.mean_completion_tokens, float(entry.ask.max_tokens or account.mean_completion_tokens))
         before = entry.charged * account.weight
-        tokens = self.service(entry.ask.prompt_tokens, entry.cached_tokens, expected)
+        tokens = self.service(entry.ask.work_tokens, entry.cached_tokens, expected)
         self.charge(entry, tokens)
         self._turns.served(tier, max(0.0, tokens - before), self.waiting, now_s)
 
@@ -226,7 +226,7 @@ class FairQueue:
         """Of the one that came last of its tenant. O(1)."""
         account = entry.account
         assert account is not None
-        return self._place(account, account.waiting - 1, account.waiting_tokens - entry.ask.prompt_tokens)
+        return self._place(account, account.waiting - 1, account.waiting_tokens - entry.ask.work_tokens)
 
     def last_place(self) -> Place:
         """Behind everybody."""
@@ -239,7 +239,7 @@ class FairQueue:
             tokens = 0
             for ahead, entry in enumerate(sorted(waiting, key=lambda entry: (entry.arrival_s, entry.number))):
                 yield entry, self._place(account, ahead, tokens)
-                tokens += entry.ask.prompt_tokens
+                tokens += entry.ask.work_tokens
 
     def tenants_waiting(self) -> set[str]:
         return {account.tenant for account in self._accounts.values() if account.waiting}

@@ -63,6 +63,10 @@ class Parking:
         if entry.tier is not Tier.BATCH:
             self._late[entry.tier].pop(entry.number, None)
 
+    def late(self) -> list[Entry]:
+        """The first of each tier."""
+        return [next(iter(late.values())) for late in self._late.values() if late]
+
     def has_candidates(self) -> bool:
         return self._num_running > 0
 
@@ -129,4 +133,4 @@ class Parking:
 
 def _tokens_lost(entry: Entry) -> int:
     """What is read again when it goes on; the prefix cache may make it less."""
-    return entry.ask.prompt_tokens + entry.completion_tokens
+    return entry.ask.work_tokens + entry.completion_tokens

@@ -5,15 +5,17 @@ need only be tried itself. A limit's slots and the router's are taken together i
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 
 from inference.policy.brain_tunables import BrainTunables, refuse_misordered
 from inference.policy.decisions import (
+    Ask,
     Decision,
     Ending,
     Granted,
     Queued,
+    RateView,
     Reason,
     Refused,
     ReplicaSpec,
@@ -72,6 +74,8 @@ class Pool:
         most_s = max(tunables.queue_timeout_s, tunables.batch_queue_timeout_s)
         self._queue_timeout_s = (tunables.queue_timeout_s, tunables.queue_timeout_s, most_s)  # by tier
         self._hold_until_s = -inf  # while no replica serves
+        self._is_holding = False  # until `expire` has seen that the hold is over
+        self._is_served = True
         self._has_new_room = False
 
     # What it is
@@ -81,21 +85,23 @@ class Pool:
         refuse_misordered(targets)
         self._load.caps.targets = dict(targets)
         self.max_queued = max_queued
+        self._is_served = True
 
     def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
         """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new."""
         wanted = list(specs)
-        self.router.set_replicas(wanted, now_s)
+        fresh = self.router.set_replicas(wanted, now_s)
         had_any = self._load.num_usable > 0
         for replica, cap in self._load.set_replicas(wanted):
             self.router.set_cap(replica, cap)
         if had_any and not self._load.num_usable:
-            self._hold_until_s = now_s + self._tunables.replica_hold_s
+            self._hold_until_s, self._is_holding = now_s + self._tunables.replica_hold_s, True
+        self._forgive(fresh, now_s)
         return self._refuse_in_vain(now_s) + self.promote(now_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """It serves no longer: who waits is refused, what runs runs on."""
-        self._load.num_usable, self._hold_until_s = 0, -inf
+        self._load.num_usable, self._hold_until_s, self._is_served = 0, -inf, False
         return self.set_replicas([], now_s)
 
     def has_replica(self, replica: str) -> bool:
@@ -112,7 +118,7 @@ class Pool:
         self._begin_ask(entry, now_s)
         own = self._try(entry, now_s) or self._refuse_at_once(entry, now_s) or self._wait(entry, now_s)
         if entry.stage is Stage.WAITING:
-            decisions += self._load.park_for_late(self._could_start, now_s)
+            decisions += self._serve_late(now_s)
         decisions.append(own)
         return decisions
 
@@ -203,21 +209,22 @@ class Pool:
         cap = self._load.caps.measured(replica, self.router.inter_token_s(replica, now_s), now_s)
         if cap is not None:
             self.router.set_cap(replica, cap)
-        return self.promote(now_s) if self._may_promote(now_s) else []
+        return (self.promote(now_s) if self._may_promote(now_s) else []) + self._serve_late(now_s)
 
     def expire(self, now_s: float) -> list[Decision]:
         """What time alone decides. Call it at `next_event_s`."""
-        decisions: list[Decision] = [
-            self._refuse(entry, Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE, now_s)
-            for entry in self._times.expired(now_s)
-        ]
+        decisions: list[Decision] = []
+        for entry in self._times.expired(now_s):
+            if not self._waits_on(entry, now_s):
+                decisions.append(self._refuse(entry, self._why_expired(entry), now_s))
         if not self._load.num_usable:
+            self._is_holding = self._is_holding and now_s < self._hold_until_s
             decisions += self._refuse_in_vain(now_s)
         for entry in self._times.late(now_s):
             self._load.parking.is_late(entry)
         if self._may_promote(now_s):
             decisions += self.promote(now_s)
-        return decisions + self._load.park_for_late(self._could_start, now_s)
+        return decisions + self._serve_late(now_s)
 
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
@@ -225,9 +232,17 @@ class Pool:
         if self._has_new_room:
             return now_s
         times = [self._times.next_s(), self.router.next_event_s(now_s), self._load.parking.next_check_s()]
-        if not self._load.num_usable:
+        if not self._load.num_usable and self._is_holding:
             times.append(self._hold_until_s)
         return min((max(at_s, now_s) for at_s in times if at_s is not None), default=None)
+
+    def _serve_late(self, now_s: float) -> list[Decision]:
+        """Who would miss its target: beyond a replica's batch cap if it can be, else batch work is parked for it."""
+        decisions: list[Decision] = []
+        while found := self._load.squeeze(self._could_start):
+            entry, replica = found
+            decisions.append(self._grant(entry, self.router.choice_on(entry.ask, replica, now_s), now_s))
+        return decisions + self._load.park_for_late(self._could_start, now_s)
 
     # What others see
 
@@ -255,7 +270,7 @@ class Pool:
         ask = entry.ask
         if entry.account is None:
             entry.account = self.queue.account(ask.tenant, entry.tier, self.served.weight(ask.tenant))
-        entry.line_class = (ask.excluded, ask.prompt_tokens >= self._tunables.long_prompt_tokens)
+        entry.line_class = self._line_class(ask)
 
     def _try(self, entry: Entry, now_s: float) -> Granted | None:
         """Through at once, if nothing keeps it."""
@@ -273,7 +288,7 @@ class Pool:
 
     def _refuse_at_once(self, entry: Entry, now_s: float) -> Refused | None:
         why = self.router.hopeless(entry.ask)
-        if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
+        if why is not None and self._is_in_vain(entry.ask, why, now_s):
             return self._refuse(entry, why, now_s)
         if not entry.num_grants and sum(self.queue.waiting[: entry.tier + 1]) >= self.max_queued:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
@@ -285,25 +300,56 @@ class Pool:
         self.served.had_to_wait(entry, now_s)
         place = self.queue.place(entry)
         wait_s = self._predicted_wait_s(place, now_s)
-        entry.expires_s = self._expires_s(entry)
+        entry.expires_s = self._expires_s(entry, entry.asked_s)
         may_park = entry.tier is not Tier.BATCH and self._load.parking.has_candidates()
         is_new = not entry.num_grants and not entry.is_restored
-        if is_new and not may_park and self._load.num_usable and now_s + wait_s > entry.expires_s:
+        if is_new and not may_park and self._load.num_usable and now_s + self._sure_wait_s(place, now_s) > entry.expires_s:
             return self._refuse(entry, Reason.DEADLINE, now_s, predicted_wait_s=wait_s)
         entry.late_at_s = self._late_at_s(entry, wait_s)
         self._times.waits(entry)
-        return self._queued(entry, place, wait_s)
+        return self._queued(entry, place, wait_s, self._limiter.rates_of(entry.id, now_s))
 
     def _stop_waiting(self, entry: Entry) -> None:
         self._times.leaves(entry)
         self._load.parking.waits_no_longer(entry)
 
-    def _expires_s(self, entry: Entry) -> float:
-        if entry.has_begun:
-            return entry.asked_s + self._tunables.parked_timeout_s
-        if entry.ask.deadline_s is not None:
-            return entry.ask.deadline_s
-        return entry.asked_s + self._queue_timeout_s[entry.tier]
+    def _expires_s(self, entry: Entry, since_s: float) -> float:
+        """Of one that has waited `since_s`."""
+        tunables, why = self._tunables, self.router.hopeless(entry.ask) if entry.ask.waits_for_restart else None
+        if why is not None:
+            at_s = since_s + (tunables.failure_news_s if why is Reason.ALL_TRIED else tunables.restart_wait_s)
+        elif entry.has_begun:
+            at_s = since_s + tunables.parked_timeout_s
+        else:
+            at_s = since_s + self._queue_timeout_s[entry.tier] if entry.ask.deadline_s is None else inf
+        return at_s if entry.has_begun or entry.ask.deadline_s is None else min(at_s, entry.ask.deadline_s)
+
+    def _waits_on(self, entry: Entry, now_s: float) -> bool:
+        """Its time is up, but not what it waits for: meanwhile its engine is known to be gone, or another came."""
+        if entry.ask.waits_for_restart:
+            expires_s = self._expires_s(entry, entry.asked_s)
+            if expires_s > now_s:
+                self._expires_at(entry, expires_s)
+                return True
+        return False
+
+    def _expires_at(self, entry: Entry, at_s: float) -> None:
+        self._times.leaves(entry)
+        entry.expires_s = at_s
+        self._times.waits(entry)
+
+    def _forgive(self, fresh: frozenset[str], now_s: float) -> None:
+        """Another engine has failed nobody: who had tried the one before it may try it, and has time for that."""
+        for line_class, _ in list(self.queue.classes()):
+            for entry in self.queue.of_class(line_class) if line_class[0] & fresh else ():
+                self.queue.remove(entry)
+                entry.ask = replace(entry.ask, excluded=entry.ask.excluded - fresh)
+                entry.line_class = self._line_class(entry.ask)
+                self.queue.add(entry, now_s)
+                self._expires_at(entry, max(entry.expires_s, self._expires_s(entry, now_s)))
+
+    def _line_class(self, ask: Ask) -> LineClass:
+        return ask.excluded, ask.work_tokens >= self._tunables.long_prompt_tokens
 
     def _late_at_s(self, entry: Entry, wait_s: float) -> float | None:
         target = self._load.caps.targets.get(entry.tier)
@@ -312,13 +358,14 @@ class Pool:
         may_wait_s = target.ttft_s * self._tunables.parking.wait_ratio
         return entry.asked_s + (may_wait_s if wait_s <= may_wait_s else 0.0)
 
-    def _queued(self, entry: Entry, place: Place, wait_s: float) -> Queued:
+    def _queued(self, entry: Entry, place: Place, wait_s: float, rates: RateView | None = None) -> Queued:
         return Queued(
             id=entry.id,
             reason=self._waits_for(entry),
             position=place.position,
             predicted_wait_s=wait_s,
             tier=entry.tier,
+            rates=rates,
         )
 
     def _waits_for(self, entry: Entry) -> Reason:
@@ -330,6 +377,10 @@ class Pool:
 
     def _predicted_wait_s(self, place: Place, now_s: float) -> float:
         wait_s = self.router.predicted_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
+        return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
+
+    def _sure_wait_s(self, place: Place, now_s: float) -> float:
+        wait_s = self.router.sure_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
         return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
 
     def _may_promote(self, now_s: float) -> bool:
@@ -409,9 +460,23 @@ class Pool:
         refused: list[Decision] = []
         for line_class, one in list(self.queue.classes()):
             why = self.router.hopeless(one.ask)
-            if why is Reason.ALL_TRIED or (why is Reason.NO_REPLICA and now_s >= self._hold_until_s):
-                refused += [self._refuse(entry, why, now_s) for entry in self.queue.of_class(line_class)]
+            for entry in self.queue.of_class(line_class) if why is not None else ():
+                if why is not None and self._is_in_vain(entry.ask, why, now_s):
+                    refused.append(self._refuse(entry, why, now_s))
         return refused
+
+    def _is_in_vain(self, ask: Ask, why: Reason, now_s: float) -> bool:
+        """`why` it can be served by nobody who is there."""
+        if ask.waits_for_restart and self._is_served:
+            return False  # `expire` looks
+        return why is Reason.ALL_TRIED or now_s >= self._hold_until_s
+
+    def _why_expired(self, entry: Entry) -> Reason:
+        if entry.ask.waits_for_restart:
+            why = self.router.hopeless(entry.ask)
+            if why is not None:
+                return why
+        return Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE
 
     def check_invariants(self, entries: Collection[Entry], now_s: float) -> None:
         """What must hold after any call with this `now_s`; `entries`: all of this pool. For tests."""

@@ -60,8 +60,11 @@ class Router:
 
     # Who there is
 
-    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> None:
-        """These, and no others, are ready now. What runs goes on and stays counted, whatever changes."""
+    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> frozenset[str]:
+        """These, and no others, are ready now. What runs goes on and stays counted, whatever changes.
+
+        Returns those that are another engine than before, or were not there.
+        """
         wanted = {spec.id: spec for spec in specs}
         for replica in self._fleet.missing(wanted):
             replica.is_ready = False
@@ -69,13 +72,15 @@ class Router:
             self._place(replica)  # out of all groups
             self._drop_if_gone(replica)
         told = (spec.prefill_tokens_per_s for spec in wanted.values() if spec.prefill_tokens_per_s > 0.0)
-        self._speeds.nominal_rate = min(told, default=self.tunables.prefill_tokens_per_s)
-        for spec in wanted.values():
-            self._update(spec)
+        nominal_rate = min(told, default=0.0)
+        self._speeds.nominal_rate = nominal_rate or self.tunables.prefill_tokens_per_s
+        self._speeds.is_known = self._speeds.is_known or nominal_rate > 0.0
+        fresh = frozenset([spec.id for spec in wanted.values() if self._update(spec)])
         self._fleet.regroup()
         for replica in self._fleet.replicas.values():
             self._chooser.refresh(replica, now_s)
             self._place(replica)
+        return fresh
 
     def health_records(self) -> dict[str, Record]:
         """By replica; to look at."""
@@ -113,6 +118,10 @@ class Router:
         """None: no room on any that it may use. Changes nothing; `begin` does."""
         return self._chooser.choose(ask, now_s)
 
+    def choice_on(self, ask: Ask, replica: str, now_s: float) -> Choice:
+        """Of a replica that the owner has chosen, beyond its batch cap."""
+        return self._chooser.choice_on(ask, self._fleet.replicas[replica], now_s)
+
     def hopeless(self, ask: Ask) -> Reason | None:
         """Why waiting would be in vain, as things stand; or None."""
         if not self._fleet.usable:
@@ -122,10 +131,11 @@ class Router:
     def begin(self, ask: Ask, choice: Choice, now_s: float) -> None:
         """It has been granted what `choose` said, at the same `now_s`."""
         replica = self._fleet.replicas[choice.replica]
-        assert replica.is_usable and replica.has_room(), "a cap is never exceeded"
+        squeezed = choice.reason is Reason.SQUEEZED and replica.in_flight < replica.spec.max_in_flight
+        assert replica.is_usable and (replica.has_room() or squeezed), "a cap is never exceeded"
         if choice.reason is Reason.PROBE:
             self._health.probe_begins(replica.id, ask.id)
-        uncached = max(1, ask.prompt_tokens - choice.cached_tokens)
+        uncached = max(1, ask.work_tokens - choice.cached_tokens)
         self._start(ask, replica, choice.cached_tokens // self.tunables.block_tokens, now_s)
         replica.add_pending(ask.id, uncached, now_s)
         replica.work_s = self._spread_s * replica.work.add(uncached, now_s) * replica.s_per_token
@@ -231,6 +241,10 @@ class Router:
         for_prompts_s = prefill_tokens_ahead / (self._speeds.pool_rate * (group.num_members or 1))
         return for_slots_s if for_slots_s > for_prompts_s else for_prompts_s
 
+    def sure_wait_s(self, prefill_tokens_ahead: int, requests_ahead: int, now_s: float) -> float:
+        """The same without the prompts' part while nobody knows how fast prompts are read here: enough to refuse for."""
+        return self.predicted_wait_s(prefill_tokens_ahead if self._speeds.is_known else 0, requests_ahead, now_s)
+
     def next_event_s(self, now_s: float) -> float | None:
         """When time alone makes room (a cool-down ends); None: never, as things stand."""
         return self._health.next_event_s(now_s)
@@ -244,7 +258,7 @@ class Router:
 
     # Steps of keeping books
 
-    def _update(self, spec: ReplicaSpec) -> None:
+    def _update(self, spec: ReplicaSpec) -> bool:
         is_another = self._fleet.update(spec)
         if is_another or spec.is_draining:
             self._prefix.forget(spec.id)
@@ -253,6 +267,7 @@ class Router:
         if not spec.is_draining and not self._prefix.knows(spec.id):
             tokens = spec.kv_tokens or self.tunables.unknown_cache_tokens
             self._prefix.add(spec.id, cache_blocks=max(1, tokens // self.tunables.block_tokens))
+        return is_another
 
     def _start(self, ask: Ask, replica: Replica, predicted_blocks: int, now_s: float) -> Running:
         running = Running(
@@ -265,7 +280,7 @@ class Router:
             taken=0,
             predicted_blocks=predicted_blocks,
             tells_cached=not ask.excluded,
-            prompt_tokens=ask.prompt_tokens,
+            prompt_tokens=ask.work_tokens,
             reported_s=now_s,
         )
         self._fleet.start(running)

@@ -45,7 +45,7 @@ class Served:
         return self._weight_of.get(tenant, 1.0)
 
     def _so_far(self, entry: Entry) -> float:
-        return self._queue.service(entry.ask.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
+        return self._queue.service(entry.ask.work_tokens, entry.cached_tokens, entry.completion_tokens)
 
     def _record(self, entry: Entry, tokens: float, now_s: float) -> None:
         if tokens != entry.recorded_tokens:
@@ -54,11 +54,11 @@ class Served:
 
 
 def usage_so_far(entry: Entry) -> Usage:
-    """Of one whose owner no longer tells: as last reported."""
+    """Of one whose owner no longer tells: as last reported. The end is not its doing: it pays for what it has (rating.py)."""
     ask, made = entry.ask, entry.completion_tokens
     return Usage(
         prompt_tokens=ask.prompt_tokens,
         cached_tokens=0,
         completion_tokens=made,
-        amount_micros=ask.price.amount_micros(prompt_tokens=ask.prompt_tokens, cached_tokens=0, completion_tokens=made),
+        amount_micros=ask.price.amount_micros(prompt_tokens=0, cached_tokens=0, completion_tokens=made),
     )

@@ -19,6 +19,8 @@ class Speeds:
         """Prompt tokens a second of replicas that do not say."""
         self.edition = 0
         """Changes with news that concern all replicas."""
+        self.is_known = False
+        """A replica has said its rate, or shown it: until then the nominal one is a guess."""
 
     @property
     def pool_rate(self) -> float:
@@ -32,11 +34,16 @@ class Speeds:
 
     def learn(self, replica: Replica, tokens: int, busy_s: float, now_s: float) -> None:
         """So many prompt tokens took it so long, until their first token."""
-        if busy_s < 2.0 * self._tunables.overhead_s:
-            return  # too short to tell prefilling from the rest
+        overhead_s = self._tunables.overhead_s
         expected_s = tokens / self._nominal(replica)
-        busy_s -= self._tunables.overhead_s
-        replica.speed.add(expected_s, busy_s, now_s)
+        busy_s -= overhead_s
+        if busy_s >= overhead_s:
+            replica.speed.add(expected_s, busy_s, now_s)
+        elif tokens > overhead_s * self.rate(replica, now_s):
+            busy_s = overhead_s  # too short to tell prefilling from the rest, but shorter than was thought possible
+        else:
+            return
+        self.is_known = True
         self._pool.add(expected_s, busy_s, now_s)
         factor = max(1e-6, self._pool.value(1.0, 0.1, now_s))
         if not 0.95 < factor / self._pool_factor < 1.05 or now_s > self._said_s + self._tunables.fade_s / 4.0:

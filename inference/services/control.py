@@ -5,7 +5,8 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     tenant   key = tenant id     {name, cache_salt, is_active}
     key      key = key id        {tenant_id, member_id, secret_sha256, expires_at (unix s or null), scopes, models ([]: all),
                                   addresses (CIDR; []: any), tier_ceiling ("": the plan's), is_disabled}
-    model    key = public id     {created (unix s), pool, version, max_in_flight, max_queued}
+    model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
+                                  targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default}
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,

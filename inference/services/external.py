@@ -164,9 +164,12 @@ def _candidates() -> list[Replica]:
 
 
 def _is_claimed(replica: Replica, now: datetime, tunables: ExternalTunables) -> bool:
-    failures = ExternalProbe.objects.filter(pk=replica.pk).values_list("failures", flat=True).first() or 0
-    is_serving_well = replica.state == ReplicaState.READY and failures == 0
-    return _claim(replica, now, not_since=now - timedelta(seconds=tunables.recheck_s if is_serving_well else tunables.retry_s))
+    probe = ExternalProbe.objects.filter(pk=replica.pk).first()
+    is_serving_well = replica.state == ReplicaState.READY and (probe is None or probe.failures == 0)
+    not_since = now - timedelta(seconds=tunables.recheck_s if is_serving_well else tunables.retry_s)
+    if probe is not None and probe.probed_at is not None and probe.probed_at > not_since:
+        return False  # nothing is written, every second, for one that is not due
+    return _claim(replica, now, not_since=not_since)
 
 
 def _claim(replica: Replica, now: datetime, *, not_since: datetime | None) -> bool:

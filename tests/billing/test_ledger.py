@@ -1,3 +1,4 @@
+import itertools
 import threading
 from datetime import UTC, datetime
 from typing import Any
@@ -120,3 +121,26 @@ def test_two_who_write_the_same_requests_at_once_leave_one_record_each() -> None
     assert errors == []
     assert len(records()) == 200
     assert {record.end_state for record in records().values()} == {"done"}
+
+
+LOST = [("gateway_lost", "none", 0), ("gateway_lost", "partial", 7), ("done", "engine", 9)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(LOST)))
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_what_knows_more_takes_the_place_of_gateway_lost_in_whatever_order_they_come(
+    order: tuple[tuple[str, str, int], ...], in_one_batch: bool
+) -> None:
+    for number in (2, 3):
+        known = [each for each in order if each in LOST[:number]]
+        drafts = [draft(f"r{number}", end, usage_source=how, completion_tokens=made) for end, how, made in known]
+        for batch in [drafts] if in_one_batch else [[each] for each in drafts]:
+            record_usage(drafts=batch)
+        record = records()[f"r{number}"]
+        assert (record.end_state, record.usage_source, record.completion_tokens) == LOST[number - 1]
+
+
+def test_of_two_that_know_the_first_stays() -> None:
+    for made in (7, 8):
+        record_usage(drafts=[draft("r1", usage_source="partial", completion_tokens=made)])
+    assert records()["r1"].completion_tokens == 7

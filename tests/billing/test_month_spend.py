@@ -84,6 +84,15 @@ def test_a_final_record_takes_the_place_of_gateway_losts_amount(acme: Tenant) ->
     assert months(acme) == {"2026-11": 0, "2026-12": 10}
 
 
+@pytest.mark.parametrize("order", [(0, 4, 10), (10, 4, 0), (4, 0, 10), (4, 10, 0)])
+def test_of_a_lost_gateways_request_the_month_has_one_amount(acme: Tenant, order: tuple[int, ...]) -> None:
+    kinds = {0: ("gateway_lost", "none"), 4: ("gateway_lost", "partial"), 10: ("done", "engine")}
+    for micros in order:
+        end_state, source = kinds[micros]
+        record_usage(drafts=[priced("a", acme, micros, end_state, usage_source=source)])
+    assert sum(months(acme).values()) == 10
+
+
 def test_a_batch_that_is_refused_adds_nothing(acme: Tenant) -> None:
     with pytest.raises((UsageRefused, DatabaseError, ValueError)):
         record_usage(drafts=[priced("a", acme), priced("b", acme, prompt_tokens=-1)])

@@ -24,7 +24,7 @@ PROMPT, ANSWER = 60 + 4, 20
         ("engine_died", ANSWER),
         ("deadline", ANSWER),
         ("cut_by_drain", ANSWER),
-        ("gateway_lost", 0),
+        ("gateway_lost", ANSWER),
         ("refused", 0),
     ],
 )

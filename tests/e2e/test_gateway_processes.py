@@ -115,7 +115,9 @@ def paced(seen: SeenRequest) -> list[Step]:
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    installation = Installation(tmp_path, database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_GATEWAY_DRAIN_S="8")
+    installation = Installation(
+        tmp_path, database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_GATEWAY_DRAIN_S="8", HEADWAY_LOST_RECORDS_WAIT_S="1"
+    )
     async with ScriptedReplica(default=paced) as replica:
         fleet = Fleet(installation, "")
         await fleet.manage("migrate")
@@ -226,6 +228,28 @@ async def test_b54_a_killed_worker_is_replaced_its_requests_are_recorded_and_its
         "client_gone_after_first_token",
     }
     assert await fleet.metric("headway_gateway_process_restarts") == 1
+
+
+async def test_a_killed_workers_streams_are_on_record_with_what_they_had_made(fleet: Fleet) -> None:
+    """Its journal says only that they had begun; the dispatcher knows how far they were, whichever of both comes first."""
+    await fleet.start(2)
+    async with fleet.client() as client:
+        running = [asyncio.create_task(fleet.ask(client, stream=True, max_tokens=1000)) for _ in range(20)]
+        await until_begun(fleet, 20)
+        await asyncio.sleep(1.0)  # two reports
+        victim = min(fleet.pids())
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: len(fleet.pids()) == 2 and victim not in fleet.pids(), 30)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    async with asyncio.timeout(30):
+        while True:
+            lost = [record for record in await fleet.usage(20) if record["end_state"] == "gateway_lost"]
+            if lost and all(record["usage_source"] == "partial" for record in lost):
+                break
+            await asyncio.sleep(0.2)
+    assert all(record["completion_tokens"] >= 1 and record["prompt_tokens"] == 7 for record in lost)
 
 
 async def test_status_names_each_process_and_shows_the_brain(fleet: Fleet) -> None:

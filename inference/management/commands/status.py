@@ -6,6 +6,7 @@ from headway.command import HeadwayCommand
 from headway.tables import table
 from inference.selectors import FleetStatus, ModelStatus, fleet_status
 
+POOL_COLUMNS = ["pool of", "at once", "may wait", "interactive", "standard", "batch (first token/between)"]
 COLUMNS = ["model", "version", "ready", "replica", "where", "state", "for", "reason"]
 
 
@@ -25,6 +26,8 @@ class Command(HeadwayCommand):
 def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
     rows = [row for model in status.models for row in _rows(model)]
     parts = [table(COLUMNS, rows) if rows else "no models: register one with manage.py register_model"]
+    if status.models:
+        parts.append(table(POOL_COLUMNS, [_pool_row(model) for model in status.models]))
     if status.nodes:
         parts.append(
             table(
@@ -36,6 +39,12 @@ def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
         parts.append(table(["gateway", "feed", "process"], rows))
     parts += _dispatcher(status.lease, seen)
     return "\n\n".join(parts)
+
+
+def _pool_row(model: ModelStatus) -> list[object]:
+    pool = model.pool
+    targets = [f"{target['ttft_ms']}/{target['inter_token_ms']} ms" for target in pool.targets.values()]
+    return [model.id, f"{pool.min_in_flight}-{pool.max_in_flight}", pool.max_queued, *targets]
 
 
 def _rows(model: ModelStatus) -> list[list[object]]:

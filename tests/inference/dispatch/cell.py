@@ -38,11 +38,9 @@ async def until(holds: Callable[[], object], within_s: float = 5.0) -> None:
 
 
 class Gateway:
-    def __init__(self, name: str, state: ControlState, locate: Callable[[], Address | None], wait_s: float = 5.0) -> None:
+    def __init__(self, name: str, state: ControlState, locate: Callable[[], Address | None], **tunables: Any) -> None:
         self.dispatcher = Dispatcher(state)
-        self.link = RemoteLink(
-            name, self.dispatcher, locate, SystemClock(), tunables=RemoteTunables(wait_s=wait_s), secret=SECRET
-        )
+        self.link = RemoteLink(name, self.dispatcher, locate, SystemClock(), tunables=RemoteTunables(**tunables), secret=SECRET)
         self.dispatcher.link = self.link
 
     def die(self) -> None:
@@ -64,7 +62,7 @@ class Cell:
         self.servers: list[DispatcherServer] = []
         self.gateways: list[Gateway] = []
 
-    async def serve(self, epoch: int = 1, *, known: tuple[str, ...] = (), tcp: bool = False, **tunables: float) -> None:
+    async def serve(self, epoch: int = 1, *, known: tuple[str, ...] = (), tcp: bool = False, **tunables: Any) -> None:
         host = BrainHost(self.state, SystemClock(), tunables=HostTunables(positions_s=0.02))
         server = DispatcherServer(host, epoch=epoch, name=f"d{epoch}", tunables=ServerTunables(**tunables), secret=SECRET)
         server.begin(known)
@@ -85,7 +83,7 @@ class Cell:
         server.host.close()
         server.close()
 
-    async def gateway(self, name: str, **options: float) -> Gateway:
+    async def gateway(self, name: str, **options: Any) -> Gateway:
         gateway = Gateway(name, self.state, lambda: self.address, **options)
         self.gateways.append(gateway)
         gateway.link.start()

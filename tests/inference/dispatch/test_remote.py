@@ -12,6 +12,7 @@ from headway.errors import HeadwayError
 from inference.dispatch.dispatcher import Grant
 from inference.errors import NoReplicaReady, QueueFull, QuotaSpent, RateLimited
 from inference.policy.decisions import Ending, Queued, TokenPrice, Usage
+from tests.fakes.gateway import ACME
 from tests.inference.dispatch.cell import Cell, Gateway, terms, until
 
 pytestmark = pytest.mark.asyncio
@@ -288,6 +289,20 @@ async def test_a_parked_request_that_waits_through_a_takeover_is_granted_what_is
     assert (await waiting).decision.max_tokens == 13
     use = cell.host.snapshot().limits.limits[0]
     assert (use.used, use.reserved, cell.host.snapshot().in_flight) == (0, 20, 1)
+
+
+async def test_how_limits_stand_is_asked_over_the_socket_and_nobody_waits_for_a_dispatcher_that_is_gone(make: Make) -> None:
+    cell = make(terms(requests_per_minute=5, output_tokens_per_minute=1000))
+    await cell.serve()
+    gateway = await cell.gateway("a")
+    await submit(gateway, cell.ask("r1"))
+    rates = await gateway.dispatcher.rates(ACME, "k1", "m")
+    assert rates is not None and (rates.limit_requests, rates.remaining_requests) == (5, 4)
+    assert cell.host.snapshot().limits.open == 1
+    assert await gateway.dispatcher.rates("stranger", "k1", "m") is None, "without limits nobody is asked"
+    cell.kill()
+    await until(lambda: not gateway.link.is_open)
+    assert await gateway.dispatcher.rates(ACME, "k1", "m") is None
 
 
 # Over TCP

@@ -278,6 +278,22 @@ async def test_the_openapi_document_needs_no_key(gateway: GatewayUnderTest) -> N
     assert (await gateway.http.post("/v1/openapi.json")).headers["allow"] == "GET, HEAD"
 
 
+async def test_the_openapi_document_tells_the_bound_of_n_as_it_is_here(replica: ScriptedReplica) -> None:
+    async with running_gateway(model_changes("m", [replica.url]), tunables=GatewayTunables(max_choices=3)) as gateway:
+        schemas = (await gateway.http.get("/v1/openapi.json")).json()["components"]["schemas"]
+        assert schemas["ChatRequest"]["properties"]["n"]["maximum"] == 3
+        assert (await gateway.post(body=basic(n=4))).status_code == 400
+        assert (await gateway.post(body=basic(n=3))).status_code == 200
+
+
+async def test_what_is_refused_below_the_application_can_be_read_by_a_page_too(replica: ScriptedReplica) -> None:
+    changes = model_changes("m", [replica.url])
+    async with running_gateway(changes, tunables=GatewayTunables(cors_origins=(APP,))) as gateway:
+        answer = await gateway.http.get("/v1/models", headers={"origin": APP, "x-padding": "x" * 40_000})
+        assert answer.status_code == 431
+        assert answer.headers["access-control-allow-origin"] == APP
+
+
 def test_docs_api_md_is_what_the_description_says() -> None:
     made = page((DOCS / "api_choices.md").read_text())
     assert (DOCS / "api.md").read_text() == made, "run manage.py api_documents --write"

@@ -10,6 +10,7 @@ import pytest
 
 from inference.dispatch.host import HostTunables
 from inference.gateway.edge import EdgeTunables
+from inference.gateway.parts import GatewayTunables
 from inference.gateway.rate_headers import duration
 from inference.gateway.state import Change
 from tenants.services.key_format import new_key
@@ -73,6 +74,63 @@ async def test_b35_every_answer_says_how_the_limits_stand(replica: ScriptedRepli
     )
 
 
+RATES = {f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")}
+
+
+async def test_b35_answers_that_never_reached_admission_say_it_too_and_consume_nothing(replica: ScriptedReplica) -> None:
+    changes = [*model_changes("m", [replica.url]), terms(requests_per_minute=9, output_tokens_per_minute=1000)]
+    async with running_gateway(changes, tunables=GatewayTunables(max_body_bytes=2048, drain_s=0.2)) as gateway:
+        key = {"idempotency-key": "once"}
+        assert (await gateway.post(headers=key)).status_code == 200
+        not_json, gone = {"content-type": "text/plain"}, {"content-encoding": "gzip"}
+        answers = {
+            400: await gateway.post(body=b"{"),
+            404: await gateway.post(body=basic(model="nobody")),
+            409: await gateway.post(headers=key),
+            413: await gateway.post(body=b"x" * 4096),
+            415: await gateway.post(headers=gone),
+        }
+        others = [
+            await gateway.post(headers=not_json),
+            await gateway.post(body=basic(nonsense=1)),
+            await gateway.post(body=basic(stream=True, temperature="hot")),
+            await gateway.http.get("/v1/models", headers=gateway.auth),
+            await gateway.http.get("/v1/models/nobody", headers=gateway.auth),
+            await gateway.http.get("/v1/requests/req_nope", headers=gateway.auth),
+        ]
+        keyless = await gateway.http.get("/v1/models")
+    assert {answer.status_code for answer in answers.values()} == answers.keys()
+    for answer in [*answers.values(), *others]:
+        assert answer.headers.keys() >= RATES, answer.status_code
+        assert answer.headers["x-ratelimit-remaining-requests"] == "8"
+        assert len(answer.headers.get_list("x-ratelimit-limit-requests")) == 1
+    assert not RATES & keyless.headers.keys()
+
+
+async def test_a_stream_that_begins_while_it_waits_has_the_headers_of_its_reservation(replica: ScriptedReplica) -> None:
+    go = asyncio.Event()
+    replica.script(streamed([go, *chat_events()]), streamed(chat_events()))
+    changes = [*model_changes("m", [replica.url], max_in_flight=1), terms(requests_per_minute=9)]
+    edge, hosting = EdgeTunables(queue_comment_s=0.05), HostTunables(positions_s=0.05)
+    async with running_gateway(changes, edge=edge, hosting=hosting) as gateway:
+        running = asyncio.create_task(gateway.post())
+        await replica.wait_for_request()
+        path = "/v1/chat/completions"
+        async with gateway.http.stream("POST", path, json=basic(stream=True), headers=gateway.auth) as answer:
+            assert answer.headers["x-ratelimit-remaining-requests"] == "7"
+            go.set()
+            await answer.aread()
+        assert (await running).headers["x-ratelimit-remaining-requests"] == "8"
+
+
+async def test_where_nobody_says_how_the_limits_stand_an_error_does_not_wait_for_it(replica: ScriptedReplica) -> None:
+    async with running_gateway([*model_changes("m", [replica.url]), terms(requests_per_minute=9)]) as gateway:
+        gateway.dispatcher.link.rates = lambda *_: None  # type: ignore[method-assign]
+        answer = await gateway.post(body=b"{")
+    assert answer.status_code == 400
+    assert not RATES & answer.headers.keys()
+
+
 async def test_b36_remaining_tokens_fall_by_what_was_used(replica: ScriptedReplica) -> None:
     changes = [*model_changes("m", [replica.url]), terms(output_tokens_per_minute=10_000)]
     async with running_gateway(changes) as gateway:
@@ -125,6 +183,8 @@ async def test_b32_a_budget_that_is_spent_is_insufficient_quota_everywhere(repli
             answer = await gateway.post(body=basic(max_tokens=1000, stream=stream))
             codes.append((answer.status_code, answer.json()["error"]["code"], answer.headers["x-should-retry"]))
         assert codes == [(429, "insufficient_quota", "false")] * 2
+        message = answer.json()["error"]["message"]
+        assert re.match(r"The limit of \$\d+\.\d{2,6} a month for your organisation is reached: \$\d", message), message
 
 
 async def test_a_tier_above_the_plans_is_clamped_and_said_so(replica: ScriptedReplica) -> None:
@@ -173,7 +233,14 @@ async def test_a_receipt_says_what_became_of_a_request(replica: ScriptedReplica)
         "batch",
     )
     assert receipt["usage"] == {"prompt_tokens": 7, "cached_tokens": 0, "completion_tokens": 3, "source": "engine"}
-    assert receipt["routing"] == {"replica": "rep-0", "reason": "fastest", "attempts": 1, "resumes": 0, "is_exact": True}
+    assert receipt["routing"] == {
+        "replica": "rep-0",
+        "reason": "fastest",
+        "attempts": 1,
+        "resumes": 0,
+        "is_exact": True,
+        "parks": 0,
+    }
     assert receipt["cost"] == {"price_version": "3", "amount_micros": 7 + 6, "currency": "USD"}
     assert (receipt["end_state"], receipt["finish_reason"]) == ("done", "stop")
     assert receipt["started_at"].endswith("Z")

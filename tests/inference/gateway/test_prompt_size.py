@@ -271,3 +271,22 @@ async def test_the_smallest_context_of_the_replicas_counts(replica: ScriptedRepl
     async with running_gateway(changes, tokenisers={BYTES: byte_counter()}) as gateway:
         response = await gateway.post(body=chat(text_of(1000)))
         assert "1000 tokens" in response.json()["error"]["message"]
+
+
+async def test_where_only_the_engine_counts_the_bound_is_asked_for_beside_what_is_likely_and_that_is_learnt(
+    replica: ScriptedReplica, asks: list[Ask]
+) -> None:
+    async with running_gateway(model_changes("m", [replica.url])) as gateway:
+        for _ in range(40):  # the engine says that it had 7 tokens
+            assert (await gateway.post(body=chat("a" * 960, max_tokens=8))).status_code == 200
+    bound = 960 + 1 + MESSAGE_TOKENS + CHAT_TOKENS
+    assert {ask.prompt_tokens for ask in asks} == {bound}
+    likely = [ask.work_tokens for ask in asks]
+    assert likely[0] == -(-bound // 4)
+    assert likely == sorted(likely, reverse=True) and 7 <= likely[-1] < 15
+
+
+async def test_a_prompt_of_ids_is_as_long_as_it_is(replica: ScriptedReplica, asks: list[Ask]) -> None:
+    async with running_gateway(model_changes("m", [replica.url])) as gateway:
+        await gateway.post("/v1/completions", body={"model": "m", "prompt": [1, 2, 3], "max_tokens": 8})
+    assert (asks[0].prompt_tokens, asks[0].work_tokens) == (3, 3)

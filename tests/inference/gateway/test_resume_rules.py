@@ -7,6 +7,7 @@ import pytest
 
 from inference.gateway.exchange import Exchange
 from inference.gateway.parts import GatewayTunables
+from inference.gateway.state import Change
 from inference.gateway.upstream import UpstreamTunables
 from inference.policy.brain_tunables import BrainTunables, ParkingTunables
 from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway, until
@@ -92,6 +93,59 @@ async def test_what_is_collected_and_cannot_go_on_is_begun_anew() -> None:
         answer = await gateway.post(CHAT, body_for(CHAT, user=dying(9), frequency_penalty=1))
         assert read(answer).text == TEXT
         assert (resumes(gateway), (await gateway.only_record()).attempts) == (0, 2)
+
+
+async def restarts(gateway: GatewayUnderTest, url: str) -> None:
+    """As the feed tells it: the engine's end is noticed, and later another one serves at `url`."""
+    first = next(change.payload for change in gateway.state.rows() if change.key == "rep-0")
+    assert first is not None
+    gateway.state.apply([Change(500, "replica", "rep-0", {**first, "state": "failed"})])
+    await until(lambda: gateway.queued() == 1)
+    gateway.state.apply([Change(501, "replica", "rep-0", {**first, "epoch": 2, "url": url})])
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("dies_after", [0, 9])
+async def test_with_its_only_replica_gone_an_answer_goes_on_when_that_is_back(is_streamed: bool, dies_after: int) -> None:
+    engine = TokenEngine(TEXT)
+    async with (
+        ScriptedReplica(default=engine.answer) as first,
+        ScriptedReplica(default=engine.answer) as second,
+        running_gateway(model_changes("m", [first.url])) as gateway,
+    ):
+        asking = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=is_streamed, user=dying(dies_after))))
+        await until(lambda: gateway.queued() == 1)
+        await restarts(gateway, second.url)
+        assert read(await asking).text == TEXT
+        record = await gateway.only_record()
+        assert (record.end_state, record.attempts, record.replica) == ("done", 2, "rep-0")
+        assert (gateway.in_flight(), len(second.requests) > 0) == (0, True)
+
+
+async def test_the_retry_budget_holds_for_restarts_too() -> None:
+    engine, tunables = TokenEngine(TEXT), GatewayTunables(drain_s=0.2, max_attempts=2)
+    async with (
+        ScriptedReplica(default=engine.answer) as first,
+        ScriptedReplica(default=engine.answer) as second,
+        running_gateway(model_changes("m", [first.url]), tunables=tunables) as gateway,
+    ):
+        asking = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, user=dying(9, 3))))
+        await until(lambda: gateway.queued() == 1)
+        await restarts(gateway, second.url)
+        assert '"code":"engine_died"' in (await asking).text
+        record = await gateway.only_record()
+        assert (record.end_state, record.attempts) == ("engine_died", 2)
+
+
+async def test_a_client_that_leaves_while_its_engine_is_started_again_leaves_the_queue() -> None:
+    engine = TokenEngine(TEXT)
+    async with ScriptedReplica(default=engine.answer) as first, running_gateway(model_changes("m", [first.url])) as gateway:
+        asking = asyncio.create_task(gateway.post(CHAT, body_for(CHAT, stream=True, user=dying(9))))
+        await until(lambda: gateway.queued() == 1)
+        asking.cancel()
+        await until(lambda: gateway.queued() == 0)
+        assert (await gateway.only_record()).end_state == "client_gone_after_first_token"
+        assert gateway.host.snapshot().limits.open == 0
 
 
 async def test_an_engine_that_tells_no_ids_ends_its_stream_as_before() -> None:
@@ -192,7 +246,7 @@ async def test_a_replica_that_refuses_to_go_on_is_a_failure_not_a_refusal(caplog
     assert "prompt too long" not in caplog.text, "an engine's words may quote the prompt"
 
 
-async def test_b15_a_replica_that_hangs_is_left_for_another() -> None:
+async def test_a_replica_that_hangs_is_left_for_another() -> None:
     never = asyncio.Event()
     engine = TokenEngine(TEXT, ends_by=never)
     async with three_replicas(engine, upstream=UpstreamTunables(inter_event_s=0.2)) as gateway:
@@ -327,5 +381,7 @@ async def test_the_brain_parks_batch_work_for_an_interactive_request_and_it_goes
         told = read(await batch)
         assert (told.text, told.finish_reason) == (TEXT, "stop")
         assert (exchange.record.parks, exchange.record.resumes) == (1, 1)
+        receipt = await gateway.http.get(f"/v1/requests/{exchange.request_id}", headers=gateway.auth)
+        assert (receipt.json()["routing"]["parks"], receipt.json()["routing"]["resumes"]) == (1, 1)
         assert gateway.host.snapshot().pools["m"].parked == 1
         assert len(gateway.journal.closed) == 2

@@ -307,7 +307,8 @@ async def test_b95_many_prompts_of_legal_size_cost_a_stated_factor_and_others_ar
         answers = await asyncio.gather(*(gateway.post(body=body) for _ in range(40)))
         is_over = True
         assert set(await watching) == {200}
-        assert {answer.status_code for answer in answers} <= {200, 503}
+        # 429: few long prompts are read at once, and the queue behind them is full.
+        assert {answer.status_code for answer in answers} <= {200, 429, 503}
         assert any(answer.status_code == 200 for answer in answers)
         budget = gateway.parts.edge.max_bodies_bytes
         assert peak - before < 4 * budget + 40 * 2 * len(body), "of which the client and the engine, in this process, are part"

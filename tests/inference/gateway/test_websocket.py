@@ -110,6 +110,18 @@ async def test_a_bad_key_in_the_handshake_is_a_401(gateway: GatewayUnderTest) ->
         assert json.loads(caught.value.response.body)["error"]["code"] == "invalid_api_key"
 
 
+async def test_a_handshake_that_is_refused_leaves_a_line_in_the_access_log(
+    gateway: GatewayUnderTest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidStatus):
+        async with socket_to(gateway, "/v1/generate", {"authorization": "Bearer hw_live_secret"}):
+            pass
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    (line,) = [line for line in lines if line["event"] == "request_ended"]
+    assert (line["route"], line["status"]) == ("WS /v1/generate", 401)
+    assert "secret" not in json.dumps(line)
+
+
 async def test_there_is_no_socket_at_another_path(gateway: GatewayUnderTest) -> None:
     with pytest.raises(InvalidStatus) as caught:
         async with socket_to(gateway, "/v1/nope", gateway.auth):

@@ -577,8 +577,8 @@ class TestStarvation:
             cell.end_oldest()
         assert cell.now_s <= TUNABLES.queue.ageing_s + 0.5
 
-    def test_a_second_asker_is_parked_for_when_the_first_ones_slot_came_to_nothing(self) -> None:
-        """The cap shrank meanwhile: a slot less, and still one who waits in a hurry."""
+    def test_one_in_a_hurry_is_squeezed_in_when_the_slot_made_for_it_came_to_nothing(self) -> None:
+        """The cap shrank meanwhile: a slot less, and still one who waits in a hurry. The engine has the slot."""
         cell = Cell(ReplicaSpec("a", 4))
         for _ in range(4):
             cell.ask("bulk", Tier.BATCH, can_park=True)
@@ -590,9 +590,26 @@ class TestStarvation:
         assert cell.brain.snapshot(10.3).pools["m"].caps == {"a": 3}
         del cell.running[park.id]
         assert chat not in ids(cell.take(cell.brain.parked(park.id, cell.asks[park.id], 10.3)))
-        again = [decision for decision in cell.at(11.0) if isinstance(decision, Park)]
-        assert [decision.for_id for decision in again] == [chat]
-        assert again[0].id != park.id
+        (granted,) = [decision for decision in cell.at(11.0) if isinstance(decision, Granted)]
+        assert (granted.id, granted.reason) == (chat, Reason.SQUEEZED)
+
+    def test_the_urgent_go_beyond_the_cap_by_as_much_as_batch_work_can_give_back(self) -> None:
+        cell = Cell(ReplicaSpec("a", 8))
+        for _ in range(8):
+            cell.ask("bulk", Tier.BATCH, can_park=True)
+        cell.decode(1.0, seconds=10.0)  # a second a token: the cap shrinks, what runs runs on
+        cell.take(cell.brain.frame("a", StateFrame(), 10.0))
+        cap = cell.brain.snapshot(10.0).pools["m"].caps["a"]
+        assert cap == 6
+        running = list(cell.running)
+        for name in running[: 8 - cap]:
+            cell.end(name)
+        assert cell.brain.snapshot(10.0).pools["m"].in_flight == cap
+        chats = [cell.submit("chat", Tier.INTERACTIVE)[-1].id for _ in range(8)]
+        granted = [decision for decision in cell.at(10.5) if isinstance(decision, Granted)]
+        assert {decision.id for decision in granted} <= set(chats)
+        assert {decision.reason for decision in granted} == {Reason.SQUEEZED}
+        assert len(granted) == 8 - cap
 
 
 class TestReports:

@@ -131,6 +131,7 @@ class BrainMachine(RuleBasedStateMachine):
         excluded=st.sampled_from([frozenset[str]()] * 4 + [frozenset({"a"}), frozenset({"b", "c"})]),
         deadline_s=st.sampled_from([None, None, None, 0.1, 5.0, 30.0]),
         can_park=st.sampled_from([True, True, False]),
+        waits_for_restart=st.sampled_from([False, False, True]),
     )
     def submit(self, deadline_s: float | None, **fields: Any) -> None:
         ask = Ask(
@@ -168,14 +169,15 @@ class BrainMachine(RuleBasedStateMachine):
             self.take(self.brain.end(name, ending, usage, self.now_s))
             assert self.brain.end(name, ending, usage, self.now_s) == []
 
-    @rule(data=st.data())
-    def fail_and_ask_again(self, data: Any) -> None:
+    @rule(data=st.data(), is_gone=st.booleans())
+    def fail_and_ask_again(self, data: Any, is_gone: bool) -> None:
         if self.running:
             name = data.draw(st.sampled_from(sorted(self.running)))
             replica = self.running.pop(name)
             self.to_park.discard(name)
             self.away.add(name)
-            self.asks[name] = replace(self.asks[name], excluded=self.asks[name].excluded | {replica})
+            excluded = self.asks[name].excluded | {replica}
+            self.asks[name] = replace(self.asks[name], excluded=excluded, waits_for_restart=is_gone)
             self.take(self.brain.end(name, Ending.FAILED, None, self.now_s))
 
     @rule(data=st.data())
@@ -230,6 +232,11 @@ class BrainMachine(RuleBasedStateMachine):
     )
     def set_replicas(self, model: str, caps: dict[str, int], epoch: int) -> None:
         specs = [ReplicaSpec(name, cap, epoch, is_draining=name == "c" and epoch == 1) for name, cap in caps.items()]
+        before = {name: spec.epoch for (of, name), spec in self.specs.items() if of == model}
+        fresh = {spec.id for spec in specs if before.get(spec.id) != spec.epoch}
+        for name in self.waiting:
+            if self.asks[name].model == model:
+                self.asks[name] = replace(self.asks[name], excluded=self.asks[name].excluded - fresh)
         self.specs = {pair: spec for pair, spec in self.specs.items() if pair[0] != model}
         self.specs |= {(model, spec.id): spec for spec in specs}
         self.take(self.brain.set_replicas(model, specs, self.now_s))

@@ -1,0 +1,63 @@
+"""What an operator sets of a pool: how many at once, how many may wait, what latency each tier is to have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from headway.errors import InvalidInput
+from inference.models import Pool, Replica
+from inference.policy.brain_tunables import targets_of
+from inference.services.registry import TARGET_FIELDS, pool_of, publish_model
+from inference.services.replicas import LIVE_STATES, publish_replica
+from tenants.services.audit import record_audit
+
+BOUNDS = ("min_in_flight", "max_in_flight", "max_queued")
+MAX_IN_FLIGHT = 10_000
+MAX_QUEUED = 1_000_000
+MAX_TARGET_MS = 24 * 3600 * 1000
+
+
+def set_pool(*, public_id: str, changes: Mapping[str, int | None], actor: str) -> Pool:
+    """Change what is named: BOUNDS, TARGET_FIELDS (None: the default). Holds for requests that come from then on.
+
+    Raises UnknownModel, InvalidInput; nothing is changed then.
+    """
+    unknown = sorted(changes.keys() - {*BOUNDS, *TARGET_FIELDS})
+    assert not unknown, f"no fields of a pool: {unknown}"
+    with transaction.atomic():
+        pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+        before = {name: getattr(pool, name) for name in changes}
+        for name, value in changes.items():
+            setattr(pool, name, value)
+        _check(pool)
+        if changes:
+            pool.save(update_fields=list(changes))
+            publish_model(pool)
+            if "max_in_flight" in changes:  # each replica's row in the feed says it too
+                for replica in Replica.objects.filter(pool=pool, state__in=LIVE_STATES):
+                    publish_replica(replica)
+            record_audit(actor=actor, action="pool.set", target=public_id, before=before, after=dict(changes))
+    return pool
+
+
+def _check(pool: Pool) -> None:
+    """Raises InvalidInput."""
+    _check_whole("max_in_flight", pool.max_in_flight, 1, MAX_IN_FLIGHT)
+    _check_whole("min_in_flight", pool.min_in_flight, 1, MAX_IN_FLIGHT)
+    _check_whole("max_queued", pool.max_queued, 0, MAX_QUEUED)
+    if pool.min_in_flight > pool.max_in_flight:
+        raise InvalidInput("min_in_flight must not be above max_in_flight", param="min_in_flight")
+    targets = {name: getattr(pool, name) for name in TARGET_FIELDS}
+    for name, value in targets.items():
+        if value is not None:
+            _check_whole(name, value, 1, MAX_TARGET_MS)
+    try:
+        targets_of(targets)
+    except ValueError as error:
+        raise InvalidInput(f"{error} (what is not set has its default)", param="targets") from None
+
+
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise InvalidInput(f"{name} is from {least} to {most}", param=name)
