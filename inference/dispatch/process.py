@@ -101,7 +101,9 @@ class DispatcherProcess:
             tunables=self._tunables,
             secret=self._secret,
             records=self._records,
+            claim=self._leadership.claim,
             on_newer_epoch=lambda newer: self._lost(),
+            on_unfit=self._lost,
         )
         self._leadership.on_lost = lambda: _hop(loop, self._lost)
         if self._leadership.epoch != epoch:

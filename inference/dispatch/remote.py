@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -70,7 +70,7 @@ class RemoteTunables:
     """How long one attempt may take, up to the dispatcher's welcome."""
     freeze_s: float = 5.0
     """Not heard of a dispatcher over TCP for so long: it may have given our slots away, so what runs is cut."""
-    heartbeat: HeartbeatTunables = HeartbeatTunables()
+    heartbeat: HeartbeatTunables = field(default_factory=HeartbeatTunables)
 
     @classmethod
     def from_env(cls) -> "RemoteTunables":
@@ -105,8 +105,10 @@ class RemoteLink:
         *,
         tunables: RemoteTunables | None = None,
         secret: str = "",
+        newest_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.gateway, self.secret = gateway, secret
+        """`newest_epoch`: that the lease row was seen with."""
+        self.gateway, self.secret, self._newest_epoch = gateway, secret, newest_epoch
         self.highest_epoch = 0
         """That was seen: a dispatcher of an older one is not listened to."""
         self.book = Book()
@@ -311,6 +313,12 @@ class RemoteLink:
                 self.book.said(request_id, now_s)
                 connection.say(Submit(outgoing(line.latest, now_s)))
 
+    def look_for_newer(self, connection: "_Connection") -> None:
+        """The row names another dispatcher by now: ours is cut off from it, and is left."""
+        if self._newest_epoch() > self.highest_epoch:
+            log.warning("dispatcher_replaced", epoch=self.highest_epoch, newest_epoch=self._newest_epoch())
+            connection.abandon()
+
     def lost(self, connection: "_Connection") -> None:
         if connection is not self._connection:
             return
@@ -410,8 +418,9 @@ class _Connection(FrameConnection):
                 self._settle(False)
             case Open() if self._is_welcome:
                 link.opened(self)
-            case Beat():
-                pass
+            case Beat(sent_s):
+                self.say(Beat(sent_s))
+                link.look_for_newer(self)
             case RatesFrame(number, rates):
                 link.rates_told(number, rates)
             case _:

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from headway import env
 from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.host import BrainHost, Session
 from inference.dispatch.lost_records import NoRecords, RecordKeeper
+from inference.dispatch.mandate import Claim
 from inference.dispatch.observing import observed
 from inference.dispatch.provisional import ProvisionalRecords
 from inference.dispatch.wire import (
@@ -65,6 +66,7 @@ from inference.policy.decisions import Decision
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
+CLAIM_LOOK_S = 0.1
 # How many gateways that are gone are remembered by the number of their last settled request.
 _MAX_REMEMBERED = 4096
 
@@ -75,7 +77,7 @@ class ServerTunables:
     """After a takeover: how long gateways that are known to live are waited for."""
     freeze_s: float = 5.0
     """How long a gateway that is cut off over TCP keeps its slots."""
-    heartbeat: HeartbeatTunables = HeartbeatTunables()
+    heartbeat: HeartbeatTunables = field(default_factory=HeartbeatTunables)
 
     @classmethod
     def from_env(cls) -> "ServerTunables":
@@ -98,9 +100,14 @@ class DispatcherServer:
         tunables: ServerTunables | None = None,
         secret: str = "",
         records: RecordKeeper | None = None,
+        claim: Claim | None = None,
         on_newer_epoch: Callable[[int], None] = lambda epoch: None,
+        on_unfit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`secret`: what is asked of those who come over TCP. `on_newer_epoch`: a gateway has seen another dispatcher."""
+        """`secret`: what is asked of those who come over TCP. `on_newer_epoch`: a gateway has seen another dispatcher.
+
+        `claim`: of one that shares an installation with other machines; `on_unfit`: it has lost its right to decide.
+        """
         self.host, self.epoch, self.name = host, epoch, name
         self.secret = secret
         self.tunables = tunables or ServerTunables()
@@ -114,14 +121,44 @@ class DispatcherServer:
         self._grace: asyncio.TimerHandle | None = None
         self._sequence = 0
         self._is_closed = False
+        self.claim, self._on_unfit = claim, on_unfit
+        self._is_grace_over = False
+        self._looking: asyncio.TimerHandle | None = None
+        if claim is not None:
+            host.decide_only_with(claim.mandate, self._unfit)
 
     def begin(self, known: Iterable[str]) -> None:
         """Grants begin when these gateways, or the grace, are through."""
         self._awaited = set(known) - {name for name, its in self.gateways.items() if its.has_announced}
-        if self._awaited:
+        if self._awaited or self.claim is not None:
             self.host.hold()
-            self._grace = asyncio.get_running_loop().call_later(self.tunables.grace_s, self._open)
+            self._grace = asyncio.get_running_loop().call_later(self.tunables.grace_s, self._grace_over)
         self.host.start()
+        if self.claim is not None:
+            self._look_at_claim()
+
+    def _grace_over(self) -> None:
+        self._is_grace_over = True
+        self._open_if_may()
+
+    def _open_if_may(self) -> None:
+        may = self.claim is None or self.claim.may_open(self.host.now_s())
+        if self.host.is_holding and may and (self._is_grace_over or not self._awaited):
+            self._open()
+
+    def _look_at_claim(self) -> None:
+        """Whether it may decide yet; or not any more, though nobody asks."""
+        assert self.claim is not None
+        self._looking = asyncio.get_running_loop().call_later(CLAIM_LOOK_S, self._look_at_claim)
+        self._open_if_may()
+        if not self.host.is_holding and not self.claim.mandate.holds(self.host.now_s()):
+            self._unfit()
+
+    def _unfit(self) -> None:
+        if not self._is_closed:
+            log.error("dispatcher_without_mandate", epoch=self.epoch, gateways=len(self.gateways))
+            self.close()
+            self._on_unfit()
 
     async def listen_unix(self, path: Path) -> None:
         """The caller holds the lock: what is at `path` was left by the dead. Its folder is private."""
@@ -144,8 +181,9 @@ class DispatcherServer:
         """Decide nothing more and hang up."""
         self._is_closed = True
         self.host.close()
-        if self._grace is not None:
-            self._grace.cancel()
+        for timer in (self._grace, self._looking):
+            if timer is not None:
+                timer.cancel()
         for server in self._servers:
             server.close()
         for session in self.gateways.values():
@@ -187,16 +225,20 @@ class DispatcherServer:
 
     def announced(self, session: "GatewaySession") -> None:
         self._awaited.discard(session.name)
+        if self.claim is not None and session.connection is not None:
+            self.claim.came(session.name, self.host.now_s())
         if not self.host.is_holding:
             session.open()
-        elif not self._awaited:
-            self._open()
+        else:
+            self._open_if_may()
 
     def _open(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
         log.info("dispatcher_grants", epoch=self.epoch, gateways=len(self.gateways), missing=sorted(self._awaited))
         self._awaited.clear()
+        if self.claim is not None:
+            self.claim.on_open()
         self.host.let_go()
         for session in self.gateways.values():
             if session.has_announced:
@@ -258,6 +300,8 @@ class GatewaySession:
             self.connection.say(Open())
 
     def detach(self, *, freeze_s: float) -> None:
+        if self._server.claim is not None:
+            self._server.claim.mandate.left(self.name)
         self.connection, self.has_announced, self._is_open = None, False, False
         if freeze_s:
             log.warning("gateway_frozen", gateway=self.name, freeze_s=freeze_s)
@@ -311,8 +355,9 @@ class GatewaySession:
                 session.parked(request_id, incoming(ask, now_s))
             case Announced():
                 self._announced()
-            case Beat():
-                pass
+            case Beat(sent_s):
+                if self._server.claim is not None:
+                    self._server.claim.mandate.echoed(self.name, sent_s)
             case AskRates(number, tenant, key, model):
                 session.rates(tenant, key, model, lambda rates: self._say(RatesFrame(number, rates)))
             case Acknowledged(tenant, key, model, amount_micros):
@@ -354,7 +399,7 @@ class _Connection(FrameConnection):
         self._role: Role | None = None
         self._session: GatewaySession | None = None
         self._observing: asyncio.TimerHandle | None = None
-        self._heartbeat = Heartbeat(self, server.tunables.heartbeat)
+        self._heartbeat = Heartbeat(self, server.tunables.heartbeat, server.host.now_s)
 
     def epoch(self) -> int:
         return self._server.epoch
@@ -402,7 +447,7 @@ class _Connection(FrameConnection):
         if hello.role is Role.GATEWAY:
             self._session = self._server.attach(hello.name, self)
         self.say(Welcome(self._server.epoch, self._session.settled_through if self._session else 0))
-        if self._session is not None and not self.is_local:
+        if self._session is not None and (not self.is_local or self._server.claim is not None):
             self._heartbeat.start()
 
     def _why_not(self, hello: Hello) -> str:

@@ -170,7 +170,9 @@ class InLedger(_Frame, frozen=True, tag=17):
 
 
 class Beat(_Frame, frozen=True, tag=18):
-    """I live. Of both sides, over TCP."""
+    """I live: of a dispatcher, now and then; a gateway says the same back."""
+
+    sent_s: float
 
 
 Said = (
