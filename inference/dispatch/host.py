@@ -22,8 +22,10 @@ from inference.policy.decisions import (
     Decision,
     Ending,
     RateView,
+    Reason,
     Refused,
     ReplicaSpec,
+    RetryKind,
     StateFrame,
     Tier,
     TierTargets,
@@ -191,6 +193,15 @@ class BrainHost:
         held, self._held = self._held or {}, None
         for waiting in sorted(held.values(), key=lambda waiting: waiting.asked_s):
             waiting.go()
+
+    def refuse_held(self, older_than_s: float) -> None:
+        """Those who have waited too long for grants to be made at all."""
+        oldest_s = self.now_s() - older_than_s
+        for request_id, waiting in list((self._held or {}).items()):
+            session = self._owners.get(request_id)
+            if waiting.asked_s < oldest_s and session is not None:
+                session.end(request_id, Ending.NEUTRAL, self.brain.usage_so_far(request_id))
+                session.deliver([Refused(request_id, Reason.NO_REPLICA, 1.0, RetryKind.ESTIMATE)])
 
     @property
     def is_holding(self) -> bool:

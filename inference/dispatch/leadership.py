@@ -116,10 +116,11 @@ class Leadership:
         """That the row was seen with; 0: it was not seen."""
         return self._seen.epoch if self._seen else 0
 
-    def take(self, *, is_reachable: bool = False) -> int | None:
+    def take(self, *, is_reachable: bool = False, gone: Sequence[Sequence[str]] = ()) -> int | None:
         """Lead: the new epoch. None: someone else may be deciding. The caller holds the lock.
 
-        `is_reachable`: a connection to the row's holder stands.
+        `is_reachable`: a connection to the row's holder stands. `gone`: its machine says that it has ended, and it had
+        named these sets of gateways; with the database away the majority of them is asked.
         """
         assert self.lock.is_held
         with self._mutex:
@@ -127,7 +128,7 @@ class Leadership:
                 return self._take(is_reachable)
             except (DatabaseError, InterfaceError) as error:
                 log.warning("lease_database_away", reason=f"{type(error).__name__}: {error}")
-                return self._take_without_database()
+                return self._take_without_database(gone)
             finally:
                 self._close_connection()
 
@@ -165,7 +166,7 @@ class Leadership:
         asked_s = self._clock.monotonic_s()
         if not self._take_row(row, epoch, is_open=contest is None):
             return None
-        self._claim(contest, row.members if row else (), has_row=True)
+        self._claim(contest, [row.members if row else ()], has_row=True)
         if self.claim is not None:
             self.claim.mandate.row_holds(asked_s)
         return self._lead(epoch)
@@ -187,21 +188,22 @@ class Leadership:
             return None
         return Contest(row.members)
 
-    def _claim(self, contest: Contest | None, members: Sequence[str], *, has_row: bool) -> None:
+    def _claim(self, contest: Contest | None, member_sets: Sequence[Sequence[str]], *, has_row: bool) -> None:
         self._is_open = contest is None and has_row
         if self._is_shared or contest is not None:
-            mandate = Mandate([members], row_lasts_s=ROW_LASTS_RATIO * self._tunables.stale_s)
+            mandate = Mandate(member_sets, row_lasts_s=ROW_LASTS_RATIO * self._tunables.stale_s)
             self.claim = Claim(mandate, contest, has_row, signed_off=lambda: self._gone, on_open=self._opened)
 
     def _opened(self) -> None:
         """From now on the row may name the gateways that are attached here."""
         self._is_open = True
 
-    def _take_without_database(self) -> int | None:
+    def _take_without_database(self, gone: Sequence[Sequence[str]]) -> int | None:
         """The lock says that nobody of this machine decides."""
-        if self.elsewhere() is not None:
+        if self.elsewhere() is not None and not (gone and self._is_shared):
             return None
-        self._claim(None, self._seen.members if self._seen else (), has_row=False)
+        members = gone or ([self._seen.members] if self._seen else [])
+        self._claim(None, members, has_row=False)
         return self._lead(max(self.lock.epoch(), self._seen.epoch if self._seen else 0) + 1)
 
     def _lead(self, epoch: int) -> int:
@@ -285,9 +287,11 @@ class Leadership:
         claim = self.claim
         members: list[str] | None = None
         if claim is not None and self._is_open:
-            members = sorted(feed_progress.gateways_that_may_live(now))
-            # Until the database has said that it took them, both count: its answer may be lost.
-            claim.mandate.member_sets = (*claim.mandate.member_sets[-1:], frozenset(members))
+            claim.proposed = feed_progress.gateways_that_may_live(now)
+            if claim.told is not None:
+                members = sorted(claim.told)
+                # Until the database has said that it took them, both count: its answer may be lost.
+                claim.mandate.member_sets = (*claim.mandate.member_sets[-1:], claim.told)
         if not renew_lease(holder=self.holder, epoch=epoch, now=now, members=members):
             return False
         if claim is not None:

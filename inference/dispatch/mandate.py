@@ -111,6 +111,9 @@ class Claim:
     """False: the database was away when it began."""
     signed_off: Callable[[], Collection[str]] = frozenset
     on_open: Callable[[], None] = lambda: None
+    proposed: frozenset[str] | None = None
+    """The gateways that the row is to name next: after the standbys were told."""
+    told: frozenset[str] | None = None
 
     def came(self, gateway: str, now_s: float) -> None:
         self.mandate.came(gateway, now_s)

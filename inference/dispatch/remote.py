@@ -16,8 +16,8 @@ import structlog
 from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
-from headway.errors import HeadwayError
-from inference.dispatch.address import Address
+from headway.errors import ConfigurationError, HeadwayError
+from inference.dispatch.address import Address, parse_address
 from inference.dispatch.book import Book, Stage
 from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
 from inference.dispatch.refusals import brain_away_error
@@ -43,6 +43,7 @@ from inference.dispatch.wire import (
     RatesFrame,
     RefusedFrame,
     Role,
+    Standbys,
     Submit,
     Told,
     ToldMessage,
@@ -121,6 +122,8 @@ class RemoteLink:
         self._is_open = False
         self._detached_s = clock.monotonic_s()
         self._cut_timer: asyncio.TimerHandle | None = None
+        self._standbys: list[Address] = []
+        self._num_tries = -1
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
         self._rates_asked: dict[int, Callable[[RateView], None]] = {}
         self._num_rates_asked = 0
@@ -249,7 +252,7 @@ class RemoteLink:
 
     async def _attach(self) -> Awaitable[None] | None:
         """Once. What it returns is done when the connection has ended; None: nobody, or nobody that may decide."""
-        address = self._locate()
+        address = self._next_address()
         if address is None:
             return None
         connection = _Connection(self, is_local=address.path is not None)
@@ -266,6 +269,19 @@ class RemoteLink:
             pass
         connection.abandon()
         return None
+
+    def standbys_are(self, addresses: Iterable[str]) -> None:
+        """Where to ask besides, while the row cannot say who follows."""
+        self._standbys = []
+        for address in addresses:
+            with contextlib.suppress(ConfigurationError):
+                self._standbys.append(parse_address(address))
+
+    def _next_address(self) -> Address | None:
+        located = self._locate()
+        known = [*([located] if located is not None else []), *(each for each in self._standbys if each != located)]
+        self._num_tries += 1
+        return known[self._num_tries % len(known)] if known else None
 
     def _cut_at(self, at_s: float) -> None:
         self._cut_no_more()
@@ -290,6 +306,7 @@ class RemoteLink:
             return False
         self.highest_epoch = welcome.epoch
         self._connection = connection
+        self._num_tries = -1  # so that the first address is the next
         self._cut_no_more()
         self.num_attached += 1
         for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
@@ -421,6 +438,8 @@ class _Connection(FrameConnection):
             case Beat(sent_s):
                 self.say(Beat(sent_s))
                 link.look_for_newer(self)
+            case Standbys(addresses):
+                link.standbys_are(addresses)
             case RatesFrame(number, rates):
                 link.rates_told(number, rates)
             case _:

@@ -39,6 +39,7 @@ from inference.dispatch.wire import (
     FrameConnection,
     Hello,
     InLedger,
+    Members,
     Observe,
     Observed,
     Open,
@@ -51,6 +52,7 @@ from inference.dispatch.wire import (
     Said,
     SaidMessage,
     Settled,
+    Standbys,
     Submit,
     Told,
     TurnedAway,
@@ -67,6 +69,8 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 CLAIM_LOOK_S = 0.1
+HELD_AT_MOST_S = 5.0
+"""How long a request waits for a dispatcher that may not decide yet."""
 # How many gateways that are gone are remembered by the number of their last settled request.
 _MAX_REMEMBERED = 4096
 
@@ -123,6 +127,7 @@ class DispatcherServer:
         self._is_closed = False
         self.claim, self._on_unfit = claim, on_unfit
         self._is_grace_over = False
+        self._standbys: dict[_Connection, str] = {}
         self._looking: asyncio.TimerHandle | None = None
         if claim is not None:
             host.decide_only_with(claim.mandate, self._unfit)
@@ -150,7 +155,10 @@ class DispatcherServer:
         """Whether it may decide yet; or not any more, though nobody asks."""
         assert self.claim is not None
         self._looking = asyncio.get_running_loop().call_later(CLAIM_LOOK_S, self._look_at_claim)
+        self._tell_members()
         self._open_if_may()
+        if self.host.is_holding:
+            self.host.refuse_held(HELD_AT_MOST_S)
         if not self.host.is_holding and not self.claim.mandate.holds(self.host.now_s()):
             self._unfit()
 
@@ -207,6 +215,32 @@ class DispatcherServer:
 
     # What connections do
 
+    def standbys(self) -> Standbys:
+        return Standbys(sorted({address for address in self._standbys.values() if address}))
+
+    def standby_came(self, connection: "_Connection", address: str) -> None:
+        self._standbys[connection] = address
+        if self.claim is not None:
+            sets = [*self.claim.mandate.member_sets, *([self.claim.told] if self.claim.told is not None else [])]
+            connection.say(Members([sorted(members) for members in sets[-2:]]))
+        self._tell_gateways(self.standbys())
+
+    def _tell_gateways(self, frame: Told) -> None:
+        for session in self.gateways.values():
+            if session.connection is not None:
+                session.connection.say(frame)
+
+    def _tell_members(self) -> None:
+        """Standbys hear of them before the row does; what they heard last before stays true until then."""
+        claim = self.claim
+        if claim is None or claim.proposed is None or claim.proposed == claim.told:
+            return
+        sets = [*claim.mandate.member_sets[-1:], claim.proposed]
+        for connection in self._standbys:
+            connection.say(Members([sorted(members) for members in sets]))
+            connection.flush()
+        claim.told = claim.proposed
+
     def came(self, connection: "_Connection") -> None:
         self._connections.add(connection)
 
@@ -246,6 +280,8 @@ class DispatcherServer:
 
     def gone(self, connection: "_Connection", session: "GatewaySession | None") -> None:
         self._connections.discard(connection)
+        if self._standbys.pop(connection, ""):
+            self._tell_gateways(self.standbys())
         if session is not None and session.connection is connection:
             session.detach(freeze_s=0.0 if connection.is_local else self.tunables.freeze_s)
 
@@ -425,6 +461,8 @@ class _Connection(FrameConnection):
                 self._observe(frame.every_s)
             elif isinstance(frame, ReplicaState) and self._role is Role.AGENT:
                 self._server.host.frame(frame.replica, frame.frame)
+            elif isinstance(frame, Beat) and self._role is Role.STANDBY:
+                pass
             else:
                 raise WireError(f"{type(frame).__name__} of {self._role}")
 
@@ -449,6 +487,12 @@ class _Connection(FrameConnection):
         self.say(Welcome(self._server.epoch, self._session.settled_through if self._session else 0))
         if self._session is not None and (not self.is_local or self._server.claim is not None):
             self._heartbeat.start()
+        if self._session is not None and self._server.standbys().addresses:
+            self.say(self._server.standbys())
+        if hello.role is Role.STANDBY:
+            self._server.standby_came(self, hello.address)
+            if not self.is_local:
+                self._heartbeat.start()
 
     def _why_not(self, hello: Hello) -> str:
         if hello.protocol != PROTOCOL:

@@ -5,7 +5,7 @@ Leaderships of two machines over a store that fails for whom the test says; gate
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,9 @@ from inference.dispatch.dispatcher import Grant
 from inference.dispatch.host import BrainHost
 from inference.dispatch.leadership import Leadership
 from inference.dispatch.server import DispatcherServer
-from inference.policy.decisions import Ending, Usage
+from inference.dispatch.visitor import _visit, members_at_end_of
+from inference.dispatch.wire import Role
+from inference.policy.decisions import Ending, Reason, Usage
 from inference.services import feed_progress
 from inference.services.lease import LeaseView
 from tests.inference.dispatch.cell import SECRET, Cell, Gateway, until
@@ -113,10 +115,10 @@ class Machine:
         self.store.asking = self.name
         return call()
 
-    async def lead(self, within_s: float = 4.0) -> None:
+    async def lead(self, within_s: float = 4.0, *, gone: Sequence[Sequence[str]] = ()) -> None:
         assert self.leadership.lock.take()
         async with asyncio.timeout(within_s):
-            while (epoch := self.ask(self.leadership.take)) is None:  # noqa: ASYNC110
+            while (epoch := self.ask(lambda: self.leadership.take(gone=gone))) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         self.host = BrainHost(self.cell.state, SystemClock())
         self.server = DispatcherServer(
@@ -173,6 +175,9 @@ class World:
         link._locate = lambda: to.address
         if link._connection is not None:
             link._connection.abandon()
+
+    def host_b(self) -> BrainHost:
+        return self.b.host
 
     async def close(self) -> None:
         for machine in (self.a, self.b):
@@ -321,3 +326,82 @@ async def test_a_gateway_that_sees_a_newer_row_leaves_the_one_it_had(world: Worl
     link._locate = lambda: world.b.address
     await until(lambda: world.b.decides)
     assert world.a.unfit and link.highest_epoch == 2
+
+
+# A takeover by another machine with the row out of reach
+
+
+async def stands_by(world: World) -> "asyncio.Task[list[list[str]] | None]":
+    """Machine b, connected to a; the gateways know where it is."""
+    address, own = world.a.address, str(world.b.address)
+    task = asyncio.create_task(members_at_end_of(address, own_address=own, secret=SECRET))
+    await until(lambda: all(gateway.link._standbys == [world.b.address] for gateway in world.gateways.values()))
+    return task
+
+
+async def test_a_standby_of_another_machine_takes_over_with_most_gateways_and_they_find_it(world: World) -> None:
+    await leads_with(world, "g1", "g2", "g3")
+    ending = await stands_by(world)
+    grant = await world.gateways["g1"].dispatcher.submit(world.cell.ask("r1"))
+    world.store.cut_off = {"a", "b"}
+    assert world.b.leadership.lock.take()
+    assert world.b.ask(world.b.leadership.take) is None, "a lives"
+    world.b.leadership.lock.give_back()
+    world.a.die()
+    gone = await ending
+    assert gone and set(gone[-1]) == {"g1", "g2", "g3"}
+    await world.b.lead(gone=gone)
+    assert not world.b.decides
+    await until(lambda: world.b.decides)
+    assert world.host_b().snapshot().in_flight == 1, "what runs is known there"
+    assert grant.decision.id in world.gateways["g1"].dispatcher.running
+    assert await grants(world.gateways["g2"], world.cell, "r2")
+
+
+async def test_with_the_smaller_part_nobody_takes_over(world: World) -> None:
+    await leads_with(world, "g1", "g2")
+    ending = await stands_by(world)
+    world.store.cut_off = {"a", "b"}
+    world.gateways["g2"].die()
+    world.a.die()
+    gone = await ending
+    assert gone
+    await world.b.lead(gone=gone)
+    await until(lambda: world.b.server is not None and "g1" in world.b.server.gateways)
+    await asyncio.sleep(1.6)
+    assert not world.b.decides
+    assert not await grants(world.gateways["g1"], world.cell, "r1")
+
+
+async def test_a_connection_that_ends_is_no_proof_while_somebody_listens_there(world: World) -> None:
+    await leads_with(world, "g1")
+    ending = await stands_by(world)
+    assert world.a.server is not None
+    for connection in list(world.a.server._standbys):
+        connection.abandon()
+    assert await ending is None
+
+
+async def test_standbys_hear_of_a_gateway_before_the_row_names_it(world: World) -> None:
+    await leads_with(world, "g1")
+    visit = await _visit(world.a.address, Role.STANDBY, SECRET, 2.0, "")
+    assert visit is not None
+    await until(lambda: bool(visit.members) and set(visit.members[-1]) == {"g1"})
+    await world.gateway("g2", world.a)
+    await until(lambda: "g2" in visit.members[-1])
+    assert world.store.row is not None and "g2" not in world.store.row.members
+    await until(lambda: world.store.row is not None and "g2" in world.store.row.members)
+    visit.close()
+
+
+async def test_one_that_may_not_decide_keeps_nobody_waiting_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.dispatch.server.HELD_AT_MOST_S", 0.2)
+    world.store.row = LeaseView("x/d", str(world.b.address), 1, datetime.now(UTC), ("dead",), False)
+    world.store.gateways.add("dead")
+    await asyncio.sleep(1.5)
+    await world.a.lead()
+    told: list[Any] = []
+    session = world.a.host.open(told.extend)
+    session.submit(world.cell.ask("r1"))
+    await until(lambda: told)
+    assert (told[0].id, told[0].reason, world.a.host.snapshot().limits.open) == ("r1", Reason.NO_REPLICA, 0)
