@@ -249,7 +249,7 @@ async def test_those_who_wait_for_a_dispatcher_are_not_more_than_stated(make: Ma
     cell = make()
     gateway = Gateway("a", cell.state, lambda: None)
     cell.gateways.append(gateway)
-    object.__setattr__(gateway.link, "_tunables", type(gateway.link._tunables)(max_waiting=2))
+    gateway.link.tunables = type(gateway.link.tunables)(max_waiting=2)
     tasks = [asyncio.create_task(gateway.dispatcher.submit(cell.ask(f"r{number}"))) for number in range(3)]
     await until(lambda: tasks[2].done())
     assert isinstance(tasks[2].exception(), HeadwayError)
