@@ -22,15 +22,20 @@ class Heartbeat:
     """Of one connection, from its welcome on. Belongs to the event loop."""
 
     def __init__(
-        self, connection: FrameConnection, tunables: HeartbeatTunables, now_s: Callable[[], float] | None = None
+        self,
+        connection: FrameConnection,
+        tunables: HeartbeatTunables,
+        now_s: Callable[[], float] | None = None,
+        *,
+        hangs_up: bool = True,
     ) -> None:
-        """`now_s`: of the side that says it first."""
-        self._connection, self._tunables, self._now_s = connection, tunables, now_s
+        """`now_s`: of the side that says it first. On a Unix socket nobody hangs up: silence is no death there."""
+        self._connection, self._tunables, self._now_s, self._hangs_up = connection, tunables, now_s, hangs_up
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._connection.heard_s > self._tunables.silent_s:
+        if self._hangs_up and loop.time() - self._connection.heard_s > self._tunables.silent_s:
             self._connection.abandon()
             return
         if self._now_s is not None:

@@ -193,7 +193,7 @@ class DispatcherServer:
     def _tell_members(self) -> None:
         """Standbys hear of them before the row does; what they heard last before stays true until then."""
         claim = self.claim
-        if claim is None or claim.proposed is None or claim.proposed == claim.told:
+        if claim is None or claim.proposed is None or claim.proposed == claim.told or len(claim.mandate.member_sets) > 1:
             return
         sets = [*claim.mandate.member_sets[-1:], claim.proposed]
         for connection in self._standbys:

@@ -44,7 +44,7 @@ class DispatcherConnection(FrameConnection):
         self._role: Role | None = None
         self._session: GatewaySession | None = None
         self._observing: asyncio.TimerHandle | None = None
-        self._heartbeat = Heartbeat(self, server.tunables.heartbeat, server.host.now_s)
+        self._heartbeat = Heartbeat(self, server.tunables.heartbeat, server.host.now_s, hangs_up=not is_local)
 
     def epoch(self) -> int:
         return self._server.epoch
