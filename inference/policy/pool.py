@@ -230,7 +230,7 @@ class Pool:
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
             return None
-        if self._has_new_room:
+        if self._has_new_room or self._load.squeeze(self._could_start) is not None:
             return now_s
         times = [self._times.next_s(), self.router.next_event_s(now_s), self._load.parking.next_check_s()]
         if not self._load.num_usable:
