@@ -247,6 +247,8 @@ class Leadership:
             if not self._is_away:
                 log.warning("lease_database_away", reason=f"{type(error).__name__}: {error}")
             self._is_away = True
+            if self.claim is not None:
+                self.claim.is_barred = False
             if not connection.in_atomic_block:  # tests call this in theirs
                 connection.close()
         else:
@@ -276,9 +278,12 @@ class Leadership:
             if self._take_row(row, epoch, is_open=contest is None):
                 claim = self.claim
                 if claim is not None:
-                    claim.contest, claim.has_row = contest, True
+                    claim.took_row(contest, now_s)
                     claim.mandate.row_holds(now_s)
                 return
+        elif self.claim is not None and not self._is_open and row.epoch < epoch:
+            self.claim.is_barred = True  # it began without the row, which can be read now, and is not stale yet
+            return
         log.error("lease_lost", epoch=epoch, to="nobody" if row is None else f"{row.holder} ({row.epoch})")
         self.epoch = None
         self.on_lost()

@@ -54,6 +54,10 @@ class Mandate:
         self._since_s.pop(gateway, None)
         self._echoed_s.pop(gateway, None)
 
+    def gateways(self) -> list[str]:
+        """That are attached."""
+        return list(self._since_s)
+
     # The question
 
     def holds(self, now_s: float) -> bool:
@@ -109,6 +113,8 @@ class Claim:
     contest: Contest | None = None
     has_row: bool = True
     """False: the database was away when it began."""
+    is_barred: bool = False
+    """The row can be read and is another's: it is to be taken first."""
     signed_off: Callable[[], Collection[str]] = frozenset
     on_open: Callable[[], None] = lambda: None
     proposed: frozenset[str] | None = None
@@ -120,8 +126,17 @@ class Claim:
         if self.contest is not None:
             self.contest.came(gateway, now_s)
 
+    def took_row(self, contest: Contest | None, now_s: float) -> None:
+        """Later than it began. Who has come by then has seen this epoch."""
+        for gateway in self.mandate.gateways() if contest is not None else ():
+            assert contest is not None
+            contest.came(gateway, now_s)
+        self.contest, self.has_row, self.is_barred = contest, True, False
+
     def may_open(self, now_s: float) -> bool:
         contest = self.contest
+        if self.is_barred:
+            return False
         if contest is not None:
             contest.signed_off(self.signed_off(), now_s)
             if not contest.is_won(now_s):

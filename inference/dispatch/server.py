@@ -88,6 +88,7 @@ class DispatcherServer:
         self.claim, self._on_unfit = claim, on_unfit
         self._is_grace_over = False
         self._standbys: dict[DispatcherConnection, str] = {}
+        self._said_members: Members | None = None
         self._looking: asyncio.TimerHandle | None = None
         if claim is not None:
             host.decide_only_with(claim.mandate, self._unfit)
@@ -181,8 +182,7 @@ class DispatcherServer:
     def standby_came(self, connection: "DispatcherConnection", address: str) -> None:
         self._standbys[connection] = address
         if self.claim is not None:
-            sets = [*self.claim.mandate.member_sets, *([self.claim.told] if self.claim.told is not None else [])]
-            connection.say(Members([sorted(members) for members in sets[-2:]]))
+            connection.say(self._members(self.claim, self.claim.told))
         self._tell_gateways(self.standbys())
 
     def _tell_gateways(self, frame: Told) -> None:
@@ -193,13 +193,19 @@ class DispatcherServer:
     def _tell_members(self) -> None:
         """Standbys hear of them before the row does; what they heard last before stays true until then."""
         claim = self.claim
-        if claim is None or claim.proposed is None or claim.proposed == claim.told or len(claim.mandate.member_sets) > 1:
+        if claim is None or claim.proposed is None or len(claim.mandate.member_sets) > 1:
             return
-        sets = [*claim.mandate.member_sets[-1:], claim.proposed]
-        for connection in self._standbys:
-            connection.say(Members([sorted(members) for members in sets]))
-            connection.flush()
+        frame = self._members(claim, claim.proposed)
+        if frame != self._said_members:
+            self._said_members = frame
+            for connection in self._standbys:
+                connection.say(frame)
+                connection.flush()
         claim.told = claim.proposed
+
+    def _members(self, claim: Claim, next_set: frozenset[str] | None) -> Members:
+        sets = dict.fromkeys([*claim.mandate.member_sets, *([next_set] if next_set is not None else [])])
+        return Members([sorted(members) for members in sets])
 
     def came(self, connection: "DispatcherConnection") -> None:
         self._connections.add(connection)

@@ -27,6 +27,9 @@ from inference.dispatch.wire import (
 )
 from inference.policy.decisions import StateFrame
 
+DYING_LOOKS = 10
+DYING_PAUSE_S = 0.05
+
 
 class _Visit(FrameConnection):
     def __init__(self, role: Role, secret: str, own_address: str = "") -> None:
@@ -122,14 +125,22 @@ async def members_at_end_of(
 
 
 async def _nobody_listens(address: Address, connect_s: float) -> bool:
-    try:
-        async with asyncio.timeout(connect_s):
-            await address.connect(asyncio.Protocol)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
+    """A process that is killed loses its connections a moment before it loses the socket it listens on."""
+    for _ in range(DYING_LOOKS):
+        try:
+            async with asyncio.timeout(connect_s):
+                await address.connect(_Passer)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        await asyncio.sleep(DYING_PAUSE_S)
     return False
+
+
+class _Passer(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 async def look_at(address: Address, *, secret: str = "", timeout_s: float = 2.0) -> dict[str, Any] | None:

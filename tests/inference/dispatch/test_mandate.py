@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from inference.dispatch.mandate import ECHO_LASTS_S, ROW_LASTS_S, SETTLES_S, Contest, Mandate
+from inference.dispatch.mandate import ECHO_LASTS_S, ROW_LASTS_S, SETTLES_S, Claim, Contest, Mandate
 
 GATEWAYS = ("g1", "g2", "g3", "g4", "g5")
 STALE_S = 1.25
@@ -63,6 +63,19 @@ def test_a_contest_is_won_by_half_and_after_the_others_have_lapsed() -> None:
     assert contest.is_won(100.0 + SETTLES_S)
     assert contest.missing() == {"g2", "g3"}
     assert Contest(()).is_won(0.0), "of nobody, nobody has more than half"
+
+
+def test_who_began_without_the_row_and_takes_it_counts_those_who_have_come_and_waits_while_it_is_another_s() -> None:
+    claim = Claim(Mandate([("g1", "g2", "g3")]), has_row=False)
+    for gateway in ("g1", "g2"):
+        claim.came(gateway, 0.0)
+        claim.mandate.echoed(gateway, 5.0)
+    assert claim.may_open(5.0)
+    claim.is_barred = True
+    assert not claim.may_open(5.0)
+    claim.took_row(Contest(("g1", "g2", "g3")), 5.0)
+    assert not claim.may_open(5.0)
+    assert claim.may_open(5.0 + SETTLES_S)
 
 
 class World(RuleBasedStateMachine):
