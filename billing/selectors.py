@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, QuerySet
+from django.db.models import Max, QuerySet, Sum
 from django.utils import timezone
 
 from billing.models import MonthSpend, Price, UsageHour, UsageRecord
@@ -61,12 +61,15 @@ def spent_micros(tenant_id: UUID, month: str) -> int:
     return row.amount_micros if row else 0
 
 
-def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_id: str) -> int:
-    """Micro-dollars of a month, of the whole tenant, of a key (its id) or of a model (its public id)."""
-    named = {"tenant": ("", ""), "key": (scope_id, ""), "model": ("", scope_id)}
-    key_id, model = named[scope]
-    row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id=key_id, model=model).first()
-    return row.amount_micros if row else 0
+def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_ids: Sequence[str]) -> int:
+    """Micro-dollars of a month, of the whole tenant, of keys (their ids) or of models (their public ids) together."""
+    named: dict[str, dict[str, Any]] = {
+        "tenant": {"key_id": "", "model": ""},
+        "key": {"key_id__in": scope_ids, "model": ""},
+        "model": {"key_id": "", "model__in": scope_ids},
+    }
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, **named[scope])
+    return rows.aggregate(spent=Sum("amount_micros"))["spent"] or 0
 
 
 def tenants_with_spend(months: Iterable[str]) -> set[UUID]:

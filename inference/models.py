@@ -201,6 +201,8 @@ class Lease(models.Model):
     address = models.CharField(max_length=300, blank=True, help_text="unix:/path or tcp://host:port; empty: given back")
     epoch = models.PositiveBigIntegerField(help_text="one more with each new holder")
     renewed_at = models.DateTimeField()
+    members = models.JSONField(default=list, help_text="gateways that may hold grants of whoever decided last")
+    is_open = models.BooleanField(default=True, help_text="its holder decides; no: he may not be the only one yet")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.holder} ({self.epoch})"

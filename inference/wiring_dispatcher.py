@@ -101,7 +101,15 @@ def attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dispatcher,
     if chosen.secret:  # it may be on another machine, and move there
         leadership = make_leadership(clock, chosen, gateway)
         leadership.start()
-    link = RemoteLink(gateway, dispatcher, locate, clock, tunables=RemoteTunables.from_env(), secret=chosen.secret)
+    link = RemoteLink(
+        gateway,
+        dispatcher,
+        locate,
+        clock,
+        tunables=RemoteTunables.from_env(),
+        secret=chosen.secret,
+        newest_epoch=leadership.newest_epoch if leadership is not None else lambda: 0,
+    )
     return dispatcher, AttachedBrain(link, dispatcher, leadership)
 
 
@@ -136,6 +144,8 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
         tunables=ServerTunables.from_env(),
         secret=chosen.secret,
         records=records,
+        claim=leadership.claim,
+        on_unfit=lambda: leadership.on_lost(),
     )
     brain = HostedBrain(host, dispatcher, server, leadership, records, gateway=gateway, path=local_address(), tcp=chosen.listen)
     return dispatcher, brain

@@ -109,10 +109,22 @@ def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
     )
 
 
-def budgeted(tenant_id: UUID) -> tuple[set[str], set[str]]:
-    """The ids of the keys and of the models that have a budget of their own."""
+def budgeted(tenant_id: UUID) -> tuple[dict[str, list[str]], set[str]]:
+    """The keys that have a budget of their own, each with those whose spend counts for it; and such models."""
     rows = Limit.unscoped.filter(tenant_id=tenant_id, kind=LimitKind.BUDGET).values_list("key_id", "model")
-    return {key for key, _ in rows if key}, {model for _, model in rows if model}
+    keys = {key for key, _ in rows if key}
+    return lineages(tenant_id, keys) if keys else {}, {model for _, model in rows if model}
+
+
+def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Each key with those it took the place of by rotation: a monthly cap is not spent anew by rotating."""
+    replaced = dict(ApiKey.unscoped.filter(tenant_id=tenant_id).exclude(replaces=None).values_list("id", "replaces_id"))
+    found: dict[str, list[str]] = {}
+    for key_id in key_ids:
+        line = found[key_id] = [key_id]
+        while (before := replaced.get(line[-1])) is not None and before not in line:
+            line.append(before)
+    return found
 
 
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:

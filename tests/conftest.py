@@ -1,6 +1,13 @@
-"""`--database-only`: the tests that a database takes part in; the others are the same whichever there is."""
+"""`--database-only`: the tests that a database takes part in; the others are the same whichever there is.
 
+No example of hypothesis is failed for its time: machines are busy, and speed is measured in bench/.
+"""
+
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("headway", deadline=None)
+hypothesis.settings.load_profile("headway")
 
 _FIXTURES = frozenset({"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"})
 

@@ -28,6 +28,7 @@ SERVICES = [
     "tests/test_architecture.py",
     "tests/headway",
     "tests/tenants",
+    "tests/workers",
     "tests/billing",
     "tests/inference",
     "tests/dashboard",

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from celery.beat import Scheduler
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
 from workers.services.beat_lease import Leadership
 
@@ -30,7 +30,7 @@ class LeadingScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
     def tick(self, *args: Any, **kwargs: Any) -> float:
         try:
             leads = self._leadership.hold(now_s=time.monotonic())
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("beat_lease_not_read", reason=type(error).__name__)
             connection.close()
             return LOOK_S

@@ -86,11 +86,13 @@ def tell_month(tenant_id: UUID, time_zone: str) -> None:
         return
     keys, models = budgeted(tenant_id)
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=whole.month)
+    named = {key_id for line in keys.values() for key_id in line}
+    of_keys = dict(rows.filter(key_id__in=named).values_list("key_id", "amount_micros")) if named else {}
     payload = {
         "month": whole.month,
         "ends_at": month_named(whole.month, time_zone).ends_s,
         "spent_micros": whole.amount_micros,
-        "keys": dict(rows.filter(key_id__in=keys).values_list("key_id", "amount_micros")) if keys else {},
+        "keys": {key: sum(of_keys.get(each, 0) for each in line) for key, line in keys.items() if of_keys.keys() & set(line)},
         "models": dict(rows.filter(model__in=models).values_list("model", "amount_micros")) if models else {},
     }
     control.publish_figure(kind="month", key=str(tenant_id), payload=payload)

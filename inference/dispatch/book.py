@@ -168,7 +168,7 @@ class Book:
         for line in self.lines.values():
             if line.reserved_s is None:
                 continue
-            ask, age_s = outgoing(replace(line.ask, excluded=line.latest.excluded), now_s), now_s - line.reserved_s
+            ask, age_s = outgoing(_as_it_waits(line), now_s), now_s - line.reserved_s
             if line.stage is Stage.WAITING:
                 yield Waiting(ask, age_s, now_s - line.asked_s)
                 continue
@@ -191,3 +191,9 @@ class Book:
             if ended[0].acknowledged_s is None and len(ended) <= MAX_SETTLED:
                 break
             ended.popleft()
+
+
+def _as_it_waits(line: Line) -> Ask:
+    """One that waits for a restart may have been forgiven its replica by the dispatcher before: nobody knows here."""
+    waits = line.latest.waits_for_restart
+    return replace(line.ask, excluded=frozenset() if waits else line.latest.excluded, waits_for_restart=waits)

@@ -54,6 +54,9 @@ class HostedBrain:
             self._lost()
             return
         self._records.start()
+        if self._server.claim is not None:
+            self._server.claim.came(self._gateway, self._host.now_s())
+            self._server.claim.mandate.is_own(self._gateway)
         await serve(self._server, self._leadership, path=self._path, tcp=self._tcp, without=self._gateway)
 
     async def close(self) -> None:

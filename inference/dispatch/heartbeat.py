@@ -1,6 +1,11 @@
-"""Between machines a connection can be dead without anybody saying so: each side says that it lives, and hangs up on silence."""
+"""Between machines a connection can be dead without anybody saying so.
+
+The dispatcher says that it lives, the gateway says it back, and each hangs up on a peer that is silent for too long. What
+a gateway says back also tells the dispatcher that it was attached after that beat was sent (mandate.py).
+"""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inference.dispatch.wire import Beat, FrameConnection
@@ -16,16 +21,25 @@ class HeartbeatTunables:
 class Heartbeat:
     """Of one connection, from its welcome on. Belongs to the event loop."""
 
-    def __init__(self, connection: FrameConnection, tunables: HeartbeatTunables) -> None:
-        self._connection, self._tunables = connection, tunables
+    def __init__(
+        self,
+        connection: FrameConnection,
+        tunables: HeartbeatTunables,
+        now_s: Callable[[], float] | None = None,
+        *,
+        hangs_up: bool = True,
+    ) -> None:
+        """`now_s`: of the side that says it first. On a Unix socket nobody hangs up: silence is no death there."""
+        self._connection, self._tunables, self._now_s, self._hangs_up = connection, tunables, now_s, hangs_up
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._connection.heard_s > self._tunables.silent_s:
+        if self._hangs_up and loop.time() - self._connection.heard_s > self._tunables.silent_s:
             self._connection.abandon()
             return
-        self._connection.say(Beat())
+        if self._now_s is not None:
+            self._connection.say(Beat(self._now_s()))
         self._timer = loop.call_later(self._tunables.every_s, self.start)
 
     def stop(self) -> None:

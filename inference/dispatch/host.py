@@ -13,6 +13,7 @@ import structlog
 
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
+from inference.dispatch.mandate import Mandate
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
@@ -21,8 +22,10 @@ from inference.policy.decisions import (
     Decision,
     Ending,
     RateView,
+    Reason,
     Refused,
     ReplicaSpec,
+    RetryKind,
     StateFrame,
     Tier,
     TierTargets,
@@ -153,6 +156,8 @@ class BrainHost:
         self._next_months_s = 0.0
         self._is_closed = False
         self._held: dict[str, _Held] | None = None  # None: grants may be made
+        self._mandate: Mandate | None = None
+        self._on_unfit: Callable[[], None] = lambda: None
         state.on_routes_changed(lambda: self._hop(self.refresh_routes))
         state.on_terms_changed(lambda tenants: self._hop(lambda: self.refresh_terms(tenants)))
         state.on_months_changed(lambda tenants: self._hop(lambda: self.refresh_months(tenants)))
@@ -175,6 +180,10 @@ class BrainHost:
     def open(self, deliver: Deliver) -> Session:
         return Session(self, deliver)
 
+    def decide_only_with(self, mandate: Mandate, on_unfit: Callable[[], None]) -> None:
+        """Tell nobody a decision without it; `on_unfit` is called when there would be one."""
+        self._mandate, self._on_unfit = mandate, on_unfit
+
     def hold(self) -> None:
         """After a takeover: grant nothing until `let_go`, and remember who asks and waits."""
         self._held = {} if self._held is None else self._held
@@ -184,6 +193,15 @@ class BrainHost:
         held, self._held = self._held or {}, None
         for waiting in sorted(held.values(), key=lambda waiting: waiting.asked_s):
             waiting.go()
+
+    def refuse_held(self, older_than_s: float) -> None:
+        """Those who have waited too long for grants to be made at all."""
+        oldest_s = self.now_s() - older_than_s
+        for request_id, waiting in list((self._held or {}).items()):
+            session = self._owners.get(request_id)
+            if waiting.asked_s < oldest_s and session is not None:
+                session.end(request_id, Ending.NEUTRAL, self.brain.usage_so_far(request_id))
+                session.deliver([Refused(request_id, Reason.NO_REPLICA, 1.0, RetryKind.ESTIMATE)])
 
     @property
     def is_holding(self) -> bool:
@@ -264,6 +282,9 @@ class BrainHost:
     def act(self, decisions: list[Decision]) -> None:
         """Hand decisions to those they are about, and see that time is looked at when it must be."""
         if self._is_closed:
+            return
+        if self._mandate is not None and decisions and not self.is_holding and not self._mandate.holds(self.now_s()):
+            self._on_unfit()
             return
         by_session: dict[Session, list[Decision]] = {}
         for decision in decisions:

@@ -6,8 +6,9 @@ the row was last seen with another machine, nobody here takes over until the dat
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,14 @@ from headway.clock import Clock
 from headway.errors import ConfigurationError
 from inference.dispatch.address import Address, parse_address
 from inference.dispatch.brain_lock import BrainLock
+from inference.dispatch.mandate import Claim, Contest, Mandate
 from inference.services import feed_progress
 from inference.services.lease import LeaseView, current_lease, give_lease_back, renew_lease, take_lease
 
 log = structlog.get_logger(__name__)
+
+ROW_LASTS_RATIO = 0.8
+"""Of the time after which others take the row: so long its holder decides by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class _Seen(msgspec.Struct, frozen=True):
     holder: str
     address: str
     epoch: int
+    members: tuple[str, ...] = ()
 
 
 class Leadership:
@@ -72,6 +78,11 @@ class Leadership:
         """While it leads."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called on the thread when the row is someone else's."""
+        self.claim: Claim | None = None
+        """While it leads: what it may do by it. None: nobody of another machine can decide in its place."""
+        self._is_shared = address.path is None
+        self._is_open = True
+        self._gone: frozenset[str] = frozenset()
         self._machine, self._clock, self._seen_path = machine, clock, seen_path
         self._tunables = tunables or LeaseTunables()
         self._row: LeaseView | None = None
@@ -101,10 +112,15 @@ class Leadership:
         except ConfigurationError:
             return None
 
-    def take(self, *, is_reachable: bool = False) -> int | None:
+    def newest_epoch(self) -> int:
+        """That the row was seen with; 0: it was not seen."""
+        return self._seen.epoch if self._seen else 0
+
+    def take(self, *, is_reachable: bool = False, gone: Sequence[Sequence[str]] = ()) -> int | None:
         """Lead: the new epoch. None: someone else may be deciding. The caller holds the lock.
 
-        `is_reachable`: a connection to the row's holder stands.
+        `is_reachable`: a connection to the row's holder stands. `gone`: its machine says that it has ended, and it had
+        named these sets of gateways; with the database away the majority of them is asked.
         """
         assert self.lock.is_held
         with self._mutex:
@@ -112,7 +128,7 @@ class Leadership:
                 return self._take(is_reachable)
             except (DatabaseError, InterfaceError) as error:
                 log.warning("lease_database_away", reason=f"{type(error).__name__}: {error}")
-                return self._take_without_database()
+                return self._take_without_database(gone)
             finally:
                 self._close_connection()
 
@@ -146,16 +162,48 @@ class Leadership:
         if row is not None and not self._may_follow(row, is_reachable):
             return None
         epoch = max(self.lock.epoch(), row.epoch if row else 0) + 1
-        expected = row.epoch if row else None
-        now = self._clock.now()
-        if not take_lease(holder=self.holder, address=str(self.address), epoch=epoch, expected_epoch=expected, now=now):
+        contest = self._contest(row)
+        asked_s = self._clock.monotonic_s()
+        if not self._take_row(row, epoch, is_open=contest is None):
             return None
+        self._claim(contest, [row.members if row else ()], has_row=True)
+        if self.claim is not None:
+            self.claim.mandate.row_holds(asked_s)
         return self._lead(epoch)
 
-    def _take_without_database(self) -> int | None:
-        """The lock says that nobody of this machine decides."""
-        if self.elsewhere() is not None:
+    def _take_row(self, row: LeaseView | None, epoch: int, *, is_open: bool) -> bool:
+        return take_lease(
+            holder=self.holder,
+            address=str(self.address),
+            epoch=epoch,
+            expected_epoch=row.epoch if row else None,
+            expected_renewed_at=row.renewed_at if row else None,
+            now=self._clock.now(),
+            is_open=is_open,
+        )
+
+    def _contest(self, row: LeaseView | None) -> Contest | None:
+        """With whoever may still decide by the majority of the gateways that the row names."""
+        if row is None or (row.is_open and (not row.address or row.address.startswith("unix:") or self._is_ours(row.holder))):
             return None
+        return Contest(row.members)
+
+    def _claim(self, contest: Contest | None, member_sets: Sequence[Sequence[str]], *, has_row: bool) -> None:
+        self._is_open = contest is None and has_row
+        if self._is_shared or contest is not None:
+            mandate = Mandate(member_sets, row_lasts_s=ROW_LASTS_RATIO * self._tunables.stale_s)
+            self.claim = Claim(mandate, contest, has_row, signed_off=lambda: self._gone, on_open=self._opened)
+
+    def _opened(self) -> None:
+        """From now on the row may name the gateways that are attached here."""
+        self._is_open = True
+
+    def _take_without_database(self, gone: Sequence[Sequence[str]]) -> int | None:
+        """The lock says that nobody of this machine decides."""
+        if self.elsewhere() is not None and not (gone and self._is_shared):
+            return None
+        members = gone or ([self._seen.members] if self._seen else [])
+        self._claim(None, members, has_row=False)
         return self._lead(max(self.lock.epoch(), self._seen.epoch if self._seen else 0) + 1)
 
     def _lead(self, epoch: int) -> int:
@@ -192,10 +240,15 @@ class Leadership:
             row = self._look()
             if self.epoch is not None:
                 self._keep(row, self.epoch)
+                claim = self.claim
+                if claim is not None and claim.contest is not None and not self._is_open:
+                    self._gone = feed_progress.signed_off(claim.contest.missing())
         except (DatabaseError, InterfaceError) as error:
             if not self._is_away:
                 log.warning("lease_database_away", reason=f"{type(error).__name__}: {error}")
             self._is_away = True
+            if self.claim is not None:
+                self.claim.is_barred = False
             if not connection.in_atomic_block:  # tests call this in theirs
                 connection.close()
         else:
@@ -205,7 +258,7 @@ class Leadership:
         row = current_lease()
         if row != self._row:
             self._row, self._changed_s = row, self._clock.monotonic_s()
-            seen = None if row is None else _Seen(row.holder, row.address, row.epoch)
+            seen = None if row is None else _Seen(row.holder, row.address, row.epoch, row.members)
             if seen is not None and seen != self._seen:
                 self._seen = seen
                 self._write_seen(seen)
@@ -214,17 +267,43 @@ class Leadership:
     def _keep(self, row: LeaseView | None, epoch: int) -> None:
         now_s, now = self._clock.monotonic_s(), self._clock.now()
         if row is not None and (row.holder, row.epoch) == (self.holder, epoch):
-            if now_s - self._renewed_s < self._tunables.renew_s or renew_lease(holder=self.holder, epoch=epoch, now=now):
-                self._renewed_s = now_s if now_s - self._renewed_s >= self._tunables.renew_s else self._renewed_s
+            if now_s - self._renewed_s < self._tunables.renew_s:
+                return
+            if self._renew(epoch, now_s, now):
+                self._renewed_s = now_s
                 return
         elif row is None or (row.epoch < epoch and self._may_follow(row, is_reachable=False)):
             # The database was away at the takeover, or is another one.
-            expected = row.epoch if row else None
-            if take_lease(holder=self.holder, address=str(self.address), epoch=epoch, expected_epoch=expected, now=now):
+            contest = None if self._is_open else self._contest(row)
+            if self._take_row(row, epoch, is_open=contest is None):
+                claim = self.claim
+                if claim is not None:
+                    claim.took_row(contest, now_s)
+                    claim.mandate.row_holds(now_s)
                 return
+        elif self.claim is not None and not self._is_open and row.epoch < epoch:
+            self.claim.is_barred = True  # it began without the row, which can be read now, and is not stale yet
+            return
         log.error("lease_lost", epoch=epoch, to="nobody" if row is None else f"{row.holder} ({row.epoch})")
         self.epoch = None
         self.on_lost()
+
+    def _renew(self, epoch: int, now_s: float, now: datetime) -> bool:
+        claim = self.claim
+        members: list[str] | None = None
+        if claim is not None and self._is_open:
+            claim.proposed = feed_progress.gateways_that_may_live(now)
+            if claim.told is not None:
+                members = sorted(claim.told)
+                # Until the database has said that it took them, both count: its answer may be lost.
+                claim.mandate.member_sets = (*claim.mandate.member_sets[-1:], claim.told)
+        if not renew_lease(holder=self.holder, epoch=epoch, now=now, members=members):
+            return False
+        if claim is not None:
+            if members is not None:
+                claim.mandate.member_sets = (frozenset(members),)
+            claim.mandate.row_holds(now_s)
+        return True
 
     def _close_connection(self) -> None:
         if threading.current_thread() is not self._thread and not connection.in_atomic_block:

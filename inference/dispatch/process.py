@@ -11,7 +11,7 @@ from inference.dispatch.host import BrainHost
 from inference.dispatch.leadership import Leadership
 from inference.dispatch.lost_records import RecordKeeper
 from inference.dispatch.server import DispatcherServer, ServerTunables
-from inference.dispatch.visitor import end_of
+from inference.dispatch.visitor import end_of, members_at_end_of
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +20,7 @@ _SOON_S = 0.005
 _PAUSE_S = 0.05
 _ELSEWHERE_PAUSE_S = 0.2
 ORPHAN_LOOK_S = 0.25
+CANDIDACY_S = 10.0
 
 
 class DispatcherProcess:
@@ -79,17 +80,19 @@ class DispatcherProcess:
         """Until this one leads; its epoch."""
         log.info("dispatcher_stands_by", holder=self._leadership.holder)
         lock = self._leadership.lock
+        gone: list[list[str]] = []
         while True:
             if not lock.take():
                 was_there = await end_of(self._local)
                 await asyncio.sleep(_SOON_S if was_there else _PAUSE_S)
                 continue
-            epoch = await asyncio.to_thread(self._leadership.take)
+            epoch = await asyncio.to_thread(self._leadership.take, gone=gone)
             if epoch is not None:
                 return epoch
             elsewhere = self._leadership.elsewhere()
             if elsewhere is not None:
-                await end_of(elsewhere, secret=self._secret)
+                own = str(self._leadership.address) if self._tcp is not None else ""
+                gone = await members_at_end_of(elsewhere, own_address=own, secret=self._secret) or gone
             await asyncio.sleep(_ELSEWHERE_PAUSE_S)
 
     async def _lead(self, epoch: int) -> None:
@@ -101,16 +104,24 @@ class DispatcherProcess:
             tunables=self._tunables,
             secret=self._secret,
             records=self._records,
+            claim=self._leadership.claim,
             on_newer_epoch=lambda newer: self._lost(),
+            on_unfit=self._lost,
         )
         self._leadership.on_lost = lambda: _hop(loop, self._lost)
         if self._leadership.epoch != epoch:
             self._lost()  # before we could listen
         try:
             await serve(server, self._leadership, path=self._local, tcp=self._tcp)
+            loop.call_later(CANDIDACY_S, self._give_up, server)
             await self._stop.wait()
         finally:
             server.close()
+
+    def _give_up(self, server: DispatcherServer) -> None:
+        """The row is out of reach and most gateways have not come: they may be with another one, who is to be found."""
+        if server.claim is not None and not server.claim.has_row and server.host.is_holding:
+            self._lost()
 
     def _lost(self) -> None:
         """Decide nothing from this turn of the loop on; whoever supervises us starts us again, as a standby."""

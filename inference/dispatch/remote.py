@@ -7,8 +7,8 @@ is told at the next attachment.
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -16,41 +16,25 @@ import structlog
 from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
-from headway.errors import HeadwayError
-from inference.dispatch.address import Address
+from headway.errors import ConfigurationError, HeadwayError
+from inference.dispatch.address import Address, parse_address
 from inference.dispatch.book import Book, Stage
-from inference.dispatch.heartbeat import Heartbeat, HeartbeatTunables
+from inference.dispatch.heartbeat import HeartbeatTunables
+from inference.dispatch.link_connection import LinkConnection
 from inference.dispatch.refusals import brain_away_error
 from inference.dispatch.wire import (
-    PROTOCOL,
     Announced,
     AskRates,
-    Beat,
-    Challenge,
     Drafts,
     End,
     Final,
     FirstToken,
-    FrameConnection,
-    GrantedFrame,
-    Hello,
     InLedger,
-    Open,
     Parked,
-    ParkFrame,
     Progress,
-    QueuedFrame,
-    RatesFrame,
-    RefusedFrame,
-    Role,
     Submit,
-    Told,
-    ToldMessage,
-    TurnedAway,
     Welcome,
-    WireError,
     outgoing,
-    prove,
 )
 from inference.policy.decisions import Ask, Decision, Ending, RateView, Usage
 
@@ -70,7 +54,7 @@ class RemoteTunables:
     """How long one attempt may take, up to the dispatcher's welcome."""
     freeze_s: float = 5.0
     """Not heard of a dispatcher over TCP for so long: it may have given our slots away, so what runs is cut."""
-    heartbeat: HeartbeatTunables = HeartbeatTunables()
+    heartbeat: HeartbeatTunables = field(default_factory=HeartbeatTunables)
 
     @classmethod
     def from_env(cls) -> "RemoteTunables":
@@ -105,20 +89,24 @@ class RemoteLink:
         *,
         tunables: RemoteTunables | None = None,
         secret: str = "",
+        newest_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.gateway, self.secret = gateway, secret
+        """`newest_epoch`: that the lease row was seen with."""
+        self.gateway, self.secret, self._newest_epoch = gateway, secret, newest_epoch
         self.highest_epoch = 0
         """That was seen: a dispatcher of an older one is not listened to."""
         self.book = Book()
         self.num_attached = 0
-        self._asker, self._locate, self._clock = asker, locate, clock
-        self._tunables = tunables or RemoteTunables()
-        self._connection: _Connection | None = None  # that has been welcomed
+        self._asker, self._locate, self.clock = asker, locate, clock
+        self.tunables = tunables or RemoteTunables()
+        self._connection: LinkConnection | None = None  # that has been welcomed
         self._task: asyncio.Task[None] | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._is_open = False
         self._detached_s = clock.monotonic_s()
         self._cut_timer: asyncio.TimerHandle | None = None
+        self._standbys: list[Address] = []
+        self._num_tries = -1
         self._held: dict[str, None] = {}  # asks that nobody has been told, in their order
         self._rates_asked: dict[int, Callable[[RateView], None]] = {}
         self._num_rates_asked = 0
@@ -151,13 +139,13 @@ class RemoteLink:
 
     def submit(self, ask: Ask) -> None:
         self.start()
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         self.book.asked(ask, now_s)
         self._drafted.discard(ask.id)
         if self._is_open and self._connection is not None:
             self.book.said(ask.id, now_s)
             self._connection.say(Submit(outgoing(ask, now_s)))
-        elif len(self._held) >= self._tunables.max_waiting:
+        elif len(self._held) >= self.tunables.max_waiting:
             self._refuse(ask.id)
         else:
             self._held[ask.id] = None
@@ -195,16 +183,16 @@ class RemoteLink:
         if usage is None:
             self.book.away(request_id)
         else:
-            number = self.book.ended(request_id, usage, self._clock.monotonic_s())
+            number = self.book.ended(request_id, usage, self.clock.monotonic_s())
             self._drafted.discard(request_id)
         if self._connection is not None and not (was_held and not number):
             self._connection.say(End(number, request_id, ending, usage))
 
     def parked(self, request_id: str, ask: Ask) -> None:
-        self.book.parked(request_id, ask, self._clock.monotonic_s())
+        self.book.parked(request_id, ask, self.clock.monotonic_s())
         self._drafted.discard(request_id)
         if self._connection is not None:
-            self._connection.say(Parked(request_id, outgoing(ask, self._clock.monotonic_s())))
+            self._connection.say(Parked(request_id, outgoing(ask, self.clock.monotonic_s())))
         else:
             self._watch()
 
@@ -224,7 +212,7 @@ class RemoteLink:
         """The ledger has these requests' usage."""
         in_ledger = []
         for request_id in request_ids:
-            told = self.book.acknowledged(request_id, self._clock.monotonic_s())
+            told = self.book.acknowledged(request_id, self.clock.monotonic_s())
             if told is not None and self._connection is not None:
                 self._connection.say(told)
             if self._finals.pop(request_id, None) is not None:
@@ -235,35 +223,48 @@ class RemoteLink:
     # Being attached
 
     async def _stay_attached(self) -> None:
-        pause_s = self._tunables.first_pause_s
+        pause_s = self.tunables.first_pause_s
         while True:
             ended = await self._attach()
             if ended is not None:
-                pause_s = self._tunables.first_pause_s
+                pause_s = self.tunables.first_pause_s
                 await ended
             await asyncio.sleep(pause_s)
             if ended is None:
-                pause_s = min(pause_s * 2, self._tunables.max_pause_s)
+                pause_s = min(pause_s * 2, self.tunables.max_pause_s)
 
     async def _attach(self) -> Awaitable[None] | None:
         """Once. What it returns is done when the connection has ended; None: nobody, or nobody that may decide."""
-        address = self._locate()
+        address = self._next_address()
         if address is None:
             return None
-        connection = _Connection(self, is_local=address.path is not None)
+        connection = LinkConnection(self, is_local=address.path is not None)
         try:
-            async with asyncio.timeout(self._tunables.connect_s):
+            async with asyncio.timeout(self.tunables.connect_s):
                 await address.connect(lambda: connection)
                 if await connection.welcomed:
                     return connection.ended
         except ConnectionRefusedError:
             # Its machine says that nobody decides there: nobody gives our slots away.
             if self._cut_timer is not None:
-                self._cut_at(asyncio.get_running_loop().time() + self._tunables.freeze_s)
+                self._cut_at(asyncio.get_running_loop().time() + self.tunables.freeze_s)
         except (OSError, TimeoutError):
             pass
         connection.abandon()
         return None
+
+    def standbys_are(self, addresses: Iterable[str]) -> None:
+        """Where to ask besides, while the row cannot say who follows."""
+        self._standbys = []
+        for address in addresses:
+            with contextlib.suppress(ConfigurationError):
+                self._standbys.append(parse_address(address))
+
+    def _next_address(self) -> Address | None:
+        located = self._locate()
+        known = [*([located] if located is not None else []), *(each for each in self._standbys if each != located)]
+        self._num_tries += 1
+        return known[self._num_tries % len(known)] if known else None
 
     def _cut_at(self, at_s: float) -> None:
         self._cut_no_more()
@@ -281,16 +282,17 @@ class RemoteLink:
 
     # What the connection hears
 
-    def welcomed(self, connection: "_Connection", welcome: Welcome) -> bool:
+    def welcomed(self, connection: LinkConnection, welcome: Welcome) -> bool:
         """Say what is held. False: it is of an older epoch than one that was seen."""
         if welcome.epoch < self.highest_epoch:
             log.warning("dispatcher_stale", epoch=welcome.epoch, highest_epoch=self.highest_epoch)
             return False
         self.highest_epoch = welcome.epoch
         self._connection = connection
+        self._num_tries = -1  # so that the first address is the next
         self._cut_no_more()
         self.num_attached += 1
-        for frame in self.book.announce(welcome.settled_through, self._clock.monotonic_s()):
+        for frame in self.book.announce(welcome.settled_through, self.clock.monotonic_s()):
             connection.say(frame)
         for draft in self._finals.values():
             connection.say(Final(draft))
@@ -298,12 +300,12 @@ class RemoteLink:
         connection.say(Announced())
         return True
 
-    def opened(self, connection: "_Connection") -> None:
+    def opened(self, connection: LinkConnection) -> None:
         if connection is not self._connection:
             return
         self._is_open = True
         log.info("dispatcher_attached", epoch=self.highest_epoch, held=len(self._held))
-        now_s = self._clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         asking, self._held = self._held, {}
         for request_id in asking:
             line = self.book.lines.get(request_id)
@@ -311,15 +313,21 @@ class RemoteLink:
                 self.book.said(request_id, now_s)
                 connection.say(Submit(outgoing(line.latest, now_s)))
 
-    def lost(self, connection: "_Connection") -> None:
+    def look_for_newer(self, connection: LinkConnection) -> None:
+        """The row names another dispatcher by now: ours is cut off from it, and is left."""
+        if self._newest_epoch() > self.highest_epoch:
+            log.warning("dispatcher_replaced", epoch=self.highest_epoch, newest_epoch=self._newest_epoch())
+            connection.abandon()
+
+    def lost(self, connection: LinkConnection) -> None:
         if connection is not self._connection:
             return
         self._connection, self._is_open = None, False
         self._rates_asked.clear()
         if not connection.is_local:
             # The dispatcher has heard of us no earlier than we of it: its freeze ends no sooner.
-            self._cut_at(connection.heard_s + self._tunables.freeze_s)
-        self._detached_s = self._clock.monotonic_s()
+            self._cut_at(connection.heard_s + self.tunables.freeze_s)
+        self._detached_s = self.clock.monotonic_s()
         log.warning("dispatcher_lost", epoch=self.highest_epoch)
         self._held = {name: None for name, line in self.book.lines.items() if line.stage is Stage.ASKING}
         self._watch()
@@ -331,14 +339,14 @@ class RemoteLink:
 
     def _watch(self) -> None:
         if self._sweep is None and not self._is_open:
-            self._sweep = asyncio.get_running_loop().call_later(min(0.25, self._tunables.wait_s), self._look)
+            self._sweep = asyncio.get_running_loop().call_later(min(0.25, self.tunables.wait_s), self._look)
 
     def _look(self) -> None:
         """Refuse those who have waited long enough for somebody to decide."""
         self._sweep = None
         if self._is_open:
             return
-        last_s = self._clock.monotonic_s() - self._tunables.wait_s
+        last_s = self.clock.monotonic_s() - self.tunables.wait_s
         is_waiting = False
         for request_id, line in list(self.book.lines.items()):
             if line.stage in {Stage.ASKING, Stage.WAITING}:
@@ -351,79 +359,5 @@ class RemoteLink:
 
     def _refuse(self, request_id: str) -> None:
         self._held.pop(request_id, None)
-        self.book.refused(request_id, self._clock.monotonic_s())
+        self.book.refused(request_id, self.clock.monotonic_s())
         self._asker.refuse(request_id, brain_away_error())
-
-
-class _Connection(FrameConnection):
-    def __init__(self, link: RemoteLink, *, is_local: bool) -> None:
-        super().__init__(ToldMessage)
-        self.is_local = is_local
-        self._heartbeat = Heartbeat(self, link._tunables.heartbeat)
-        self.welcomed: asyncio.Future[bool] = self._loop.create_future()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._link = link
-        self._is_welcome = False
-
-    def epoch(self) -> int:
-        return self._link.highest_epoch
-
-    def heard(self, epoch: int, frames: Sequence[Told]) -> None:
-        decisions: list[Decision] = []
-        now_s, book = self._link._clock.monotonic_s(), self._link.book
-        is_stale = epoch < self._link.highest_epoch
-        for frame in frames:
-            match frame:
-                case GrantedFrame(decision):
-                    granted = None if is_stale else book.granted(decision, now_s)
-                    if granted is not None:
-                        decisions.append(granted)
-                case QueuedFrame(decision, max_tokens):
-                    book.queued(decision.id, max_tokens, now_s)
-                    decisions.append(decision)
-                case RefusedFrame(decision):
-                    book.refused(decision.id, now_s)
-                    decisions.append(decision)
-                case ParkFrame(decision):
-                    decisions.append(decision)
-                case _:
-                    self._hear_other(frame)
-        if decisions and self._is_welcome:
-            self._link.decided(decisions)
-
-    def _hear_other(self, frame: Told) -> None:
-        """Raises WireError."""
-        link = self._link
-        match frame:
-            case Challenge(protocol, nonce):
-                if protocol != PROTOCOL:
-                    raise WireError(f"version {protocol} of the protocol")
-                proof = prove(link.secret, nonce, link.gateway, Role.GATEWAY) if link.secret else b""
-                self.say(Hello(PROTOCOL, link.gateway, Role.GATEWAY, proof))
-            case Welcome():
-                self._is_welcome = link.welcomed(self, frame)
-                self._settle(self._is_welcome)
-                if self._is_welcome and not self.is_local:
-                    self._heartbeat.start()
-            case TurnedAway(reason):
-                log.error("dispatcher_turned_us_away", reason=reason)
-                self._settle(False)
-            case Open() if self._is_welcome:
-                link.opened(self)
-            case Beat():
-                pass
-            case RatesFrame(number, rates):
-                link.rates_told(number, rates)
-            case _:
-                raise WireError(type(frame).__name__)
-
-    def _settle(self, is_welcome: bool) -> None:
-        if not self.welcomed.done():
-            self.welcomed.set_result(is_welcome)
-
-    def lost(self) -> None:
-        self._heartbeat.stop()
-        self._settle(False)
-        if not self.ended.done():
-            self.ended.set_result(None)
-        self._link.lost(self)

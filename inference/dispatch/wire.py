@@ -56,6 +56,8 @@ class Hello(_Frame, frozen=True, tag=0):
     role: Role
     proof: bytes
     """Of knowing the secret, over TCP: `prove`."""
+    address: str = ""
+    """Of a standby: where it will be, should it lead."""
 
 
 class Running(_Frame, frozen=True, tag=1):
@@ -170,7 +172,9 @@ class InLedger(_Frame, frozen=True, tag=17):
 
 
 class Beat(_Frame, frozen=True, tag=18):
-    """I live. Of both sides, over TCP."""
+    """I live: of a dispatcher, now and then; a gateway says the same back."""
+
+    sent_s: float
 
 
 Said = (
@@ -247,6 +251,18 @@ class RatesFrame(_Frame, frozen=True, tag=41):
     rates: RateView
 
 
+class Standbys(_Frame, frozen=True, tag=43):
+    """To gateways: who may follow, should this one end while the lease row cannot be read."""
+
+    addresses: list[str]
+
+
+class Members(_Frame, frozen=True, tag=44):
+    """To standbys: the gateways that the row names, or is about to; two sets while that is not sure."""
+
+    sets: list[list[str]]
+
+
 Told = (
     Challenge
     | Welcome
@@ -259,6 +275,8 @@ Told = (
     | Observed
     | RatesFrame
     | Beat
+    | Standbys
+    | Members
 )
 
 

@@ -9,7 +9,7 @@ from inference.gateway.answer import AnswerReader, BadEvent, Chunk, Piece
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
-from inference.gateway.rate_headers import has_rates, rate_headers
+from inference.gateway.rate_headers import Headers, has_rates, rate_headers
 from inference.policy.decisions import RateView
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -50,11 +50,11 @@ class HttpResponder:
         self.has_ended = False
         self.status = 0
 
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]], rates: RateView | None = None) -> None:
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]], more: Headers | None = None) -> None:
+        """`more`: what `more_headers` has said already."""
         self.has_started, self.status = True, status
-        headers = [*headers, (b"x-request-id", self._request_id.encode()), *self._headers, *self.more_headers()]
-        if rates is not None and not has_rates(headers):
-            headers += rate_headers(rates)
+        more = self.more_headers() if more is None else more
+        headers = [*headers, (b"x-request-id", self._request_id.encode()), *self._headers, *more]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, data: bytes, *, more: bool) -> None:
@@ -64,10 +64,11 @@ class HttpResponder:
     async def json(self, status: int, body: bytes, headers: list[tuple[str, str]] | None = None) -> None:
         named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers or []]
         framing = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        rates = None
-        if self.ask_rates is not None and not has_rates(self.more_headers()):
+        more = self.more_headers()
+        if self.ask_rates is not None and not has_rates(more):
             rates = await self.ask_rates()
-        await self.start(status, [*framing, *named], rates)
+            more = [*more, *(rate_headers(rates) if rates is not None else ())]
+        await self.start(status, [*framing, *named], more)
         await self.body(body, more=False)
 
     async def comment(self, data: bytes) -> None:

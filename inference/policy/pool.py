@@ -6,7 +6,7 @@ need only be tried itself. A limit's slots and the router's are taken together i
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 
 from inference.policy.brain_tunables import BrainTunables, refuse_misordered
 from inference.policy.decisions import (
@@ -29,6 +29,7 @@ from inference.policy.decisions import (
 from inference.policy.entry import Entry, LineClass, Stage
 from inference.policy.fair_queue import FairQueue, Place
 from inference.policy.limits import Limiter
+from inference.policy.patience import Patience
 from inference.policy.pool_load import PoolLoad
 from inference.policy.routing import Choice, Router
 from inference.policy.served import Served, usage_so_far
@@ -71,11 +72,7 @@ class Pool:
         self.served = Served(self.queue, weight_of, tunables.fairness_window_s)
         self._load = PoolLoad(tunables)
         self._times = WaitingTimes()
-        most_s = max(tunables.queue_timeout_s, tunables.batch_queue_timeout_s)
-        self._queue_timeout_s = (tunables.queue_timeout_s, tunables.queue_timeout_s, most_s)  # by tier
-        self._hold_until_s = -inf  # while no replica serves
-        self._is_holding = False  # until `expire` has seen that the hold is over
-        self._is_served = True
+        self._patience = Patience(tunables, router)
         self._has_new_room = False
 
     # What it is
@@ -85,7 +82,7 @@ class Pool:
         refuse_misordered(targets)
         self._load.caps.targets = dict(targets)
         self.max_queued = max_queued
-        self._is_served = True
+        self._patience.is_served = True
 
     def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
         """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new."""
@@ -95,13 +92,14 @@ class Pool:
         for replica, cap in self._load.set_replicas(wanted):
             self.router.set_cap(replica, cap)
         if had_any and not self._load.num_usable:
-            self._hold_until_s, self._is_holding = now_s + self._tunables.replica_hold_s, True
+            self._patience.hold(now_s)
         self._forgive(fresh, now_s)
         return self._refuse_in_vain(now_s) + self.promote(now_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """It serves no longer: who waits is refused, what runs runs on."""
-        self._load.num_usable, self._hold_until_s, self._is_served = 0, -inf, False
+        self._load.num_usable = 0
+        self._patience.drop()
         return self.set_replicas([], now_s)
 
     def has_replica(self, replica: str) -> bool:
@@ -215,10 +213,13 @@ class Pool:
         """What time alone decides. Call it at `next_event_s`."""
         decisions: list[Decision] = []
         for entry in self._times.expired(now_s):
-            if not self._waits_on(entry, now_s):
-                decisions.append(self._refuse(entry, self._why_expired(entry), now_s))
+            longer_s = self._patience.waits_on_until_s(entry, now_s)
+            if longer_s is not None:
+                self._expires_at(entry, longer_s)
+            else:
+                decisions.append(self._refuse(entry, self._patience.why_expired(entry), now_s))
         if not self._load.num_usable:
-            self._is_holding = self._is_holding and now_s < self._hold_until_s
+            self._patience.looks(now_s)
             decisions += self._refuse_in_vain(now_s)
         for entry in self._times.late(now_s):
             self._load.parking.is_late(entry)
@@ -229,11 +230,11 @@ class Pool:
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
             return None
-        if self._has_new_room:
+        if self._has_new_room or self._load.squeeze(self._could_start) is not None:
             return now_s
         times = [self._times.next_s(), self.router.next_event_s(now_s), self._load.parking.next_check_s()]
-        if not self._load.num_usable and self._is_holding:
-            times.append(self._hold_until_s)
+        if not self._load.num_usable:
+            times.append(self._patience.hold_ends_s())
         return min((max(at_s, now_s) for at_s in times if at_s is not None), default=None)
 
     def _serve_late(self, now_s: float) -> list[Decision]:
@@ -287,8 +288,8 @@ class Pool:
         return None if choice is None else self._grant(entry, choice, now_s)
 
     def _refuse_at_once(self, entry: Entry, now_s: float) -> Refused | None:
-        why = self.router.hopeless(entry.ask)
-        if why is not None and self._is_in_vain(entry.ask, why, now_s):
+        why = self._patience.is_in_vain(entry.ask, now_s)
+        if why is not None:
             return self._refuse(entry, why, now_s)
         if not entry.num_grants and sum(self.queue.waiting[: entry.tier + 1]) >= self.max_queued:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
@@ -300,7 +301,7 @@ class Pool:
         self.served.had_to_wait(entry, now_s)
         place = self.queue.place(entry)
         wait_s = self._predicted_wait_s(place, now_s)
-        entry.expires_s = self._expires_s(entry, entry.asked_s)
+        entry.expires_s = self._patience.expires_s(entry, entry.asked_s)
         may_park = entry.tier is not Tier.BATCH and self._load.parking.has_candidates()
         is_new = not entry.num_grants and not entry.is_restored
         if is_new and not may_park and self._load.num_usable and now_s + self._sure_wait_s(place, now_s) > entry.expires_s:
@@ -312,26 +313,6 @@ class Pool:
     def _stop_waiting(self, entry: Entry) -> None:
         self._times.leaves(entry)
         self._load.parking.waits_no_longer(entry)
-
-    def _expires_s(self, entry: Entry, since_s: float) -> float:
-        """Of one that has waited `since_s`."""
-        tunables, why = self._tunables, self.router.hopeless(entry.ask) if entry.ask.waits_for_restart else None
-        if why is not None:
-            at_s = since_s + (tunables.failure_news_s if why is Reason.ALL_TRIED else tunables.restart_wait_s)
-        elif entry.has_begun:
-            at_s = since_s + tunables.parked_timeout_s
-        else:
-            at_s = since_s + self._queue_timeout_s[entry.tier] if entry.ask.deadline_s is None else inf
-        return at_s if entry.has_begun or entry.ask.deadline_s is None else min(at_s, entry.ask.deadline_s)
-
-    def _waits_on(self, entry: Entry, now_s: float) -> bool:
-        """Its time is up, but not what it waits for: meanwhile its engine is known to be gone, or another came."""
-        if entry.ask.waits_for_restart:
-            expires_s = self._expires_s(entry, entry.asked_s)
-            if expires_s > now_s:
-                self._expires_at(entry, expires_s)
-                return True
-        return False
 
     def _expires_at(self, entry: Entry, at_s: float) -> None:
         self._times.leaves(entry)
@@ -346,7 +327,7 @@ class Pool:
                 entry.ask = replace(entry.ask, excluded=entry.ask.excluded - fresh)
                 entry.line_class = self._line_class(entry.ask)
                 self.queue.add(entry, now_s)
-                self._expires_at(entry, max(entry.expires_s, self._expires_s(entry, now_s)))
+                self._expires_at(entry, max(entry.expires_s, self._patience.expires_s(entry, now_s)))
 
     def _line_class(self, ask: Ask) -> LineClass:
         return ask.excluded, ask.work_tokens >= self._tunables.long_prompt_tokens
@@ -459,24 +440,13 @@ class Pool:
         """Those who wait for what will not come."""
         refused: list[Decision] = []
         for line_class, one in list(self.queue.classes()):
-            why = self.router.hopeless(one.ask)
-            for entry in self.queue.of_class(line_class) if why is not None else ():
-                if why is not None and self._is_in_vain(entry.ask, why, now_s):
+            if self.router.hopeless(one.ask) is None:
+                continue  # nor is it for the others of the class
+            for entry in self.queue.of_class(line_class):
+                why = self._patience.is_in_vain(entry.ask, now_s)
+                if why is not None:
                     refused.append(self._refuse(entry, why, now_s))
         return refused
-
-    def _is_in_vain(self, ask: Ask, why: Reason, now_s: float) -> bool:
-        """`why` it can be served by nobody who is there."""
-        if ask.waits_for_restart and self._is_served:
-            return False  # `expire` looks
-        return why is Reason.ALL_TRIED or now_s >= self._hold_until_s
-
-    def _why_expired(self, entry: Entry) -> Reason:
-        if entry.ask.waits_for_restart:
-            why = self.router.hopeless(entry.ask)
-            if why is not None:
-                return why
-        return Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE
 
     def check_invariants(self, entries: Collection[Entry], now_s: float) -> None:
         """What must hold after any call with this `now_s`; `entries`: all of this pool. For tests."""

@@ -1,11 +1,12 @@
 """Who has applied the feed up to where: written by each gateway's feed thread, read by commands and the node agent."""
 
 import time
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from inference.models import GatewayFeed
+from inference.models import GatewayFeed, Lease
 
 # A gateway writes every two seconds; one that has not for this long is gone or cut off from the database.
 SEEN_WITHIN = timedelta(seconds=10)
@@ -28,8 +29,23 @@ def forget_gateway(*, gateway: str) -> None:
 
 
 def forget_dead_gateways(*, not_seen_since: datetime) -> int:
-    """Those that could not sign off."""
-    return GatewayFeed.objects.filter(seen_at__lt=not_seen_since).delete()[0]
+    """Those that could not sign off; not those for whom a new dispatcher still waits (forget_silent_gateways)."""
+    waited_for = [name for lease in Lease.objects.filter(is_open=False) for name in lease.members]
+    return GatewayFeed.objects.filter(seen_at__lt=not_seen_since).exclude(gateway__in=waited_for).delete()[0]
+
+
+def forget_silent_gateways(*, now: datetime) -> list[str]:
+    """An operator says that those which have not been seen for a minute are dead: no dispatcher waits for them any more."""
+    rows = GatewayFeed.objects.filter(seen_at__lt=now - MAY_LIVE_WITHIN)
+    names = sorted(rows.values_list("gateway", flat=True))
+    rows.filter(gateway__in=names).delete()
+    return names
+
+
+def signed_off(gateways: Collection[str]) -> frozenset[str]:
+    """Of these, the ones that have ended and said so, or are forgotten."""
+    known = GatewayFeed.objects.filter(gateway__in=gateways).values_list("gateway", flat=True)
+    return frozenset(gateways) - frozenset(known)
 
 
 def gateways_that_may_live(now: datetime) -> frozenset[str]:

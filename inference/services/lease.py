@@ -1,5 +1,6 @@
 """Who alone may do something. Each move is one UPDATE with the epoch it expects: one row changed, or someone else was first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,21 +18,38 @@ class LeaseView:
     """Empty: it was given back."""
     epoch: int
     renewed_at: datetime
+    members: tuple[str, ...] = ()
+    """Gateways that may hold grants of whoever decided last."""
+    is_open: bool = True
+    """False: its holder does not know yet that he is the only one, and `members` are those of the one before."""
 
 
 def current_lease(*, name: str = DISPATCHER) -> LeaseView | None:
-    row = Lease.objects.filter(pk=name).values_list("holder", "address", "epoch", "renewed_at").first()
-    return None if row is None else LeaseView(*row)
+    row = Lease.objects.filter(pk=name).first()
+    if row is None:
+        return None
+    return LeaseView(row.holder, row.address, row.epoch, row.renewed_at, tuple(row.members), row.is_open)
 
 
 def take_lease(
-    *, holder: str, address: str, epoch: int, expected_epoch: int | None, now: datetime, name: str = DISPATCHER
+    *,
+    holder: str,
+    address: str,
+    epoch: int,
+    expected_epoch: int | None,
+    now: datetime,
+    name: str = DISPATCHER,
+    expected_renewed_at: datetime | None = None,
+    is_open: bool = True,
 ) -> bool:
-    """`expected_epoch` None: there is no row yet. The epoch only grows."""
+    """`expected_epoch` None: there is no row yet. The epoch only grows. Its members stay until its holder names others."""
     assert epoch > (expected_epoch or 0)
-    values = {"holder": holder, "address": address, "epoch": epoch, "renewed_at": now}
+    values = {"holder": holder, "address": address, "epoch": epoch, "renewed_at": now, "is_open": is_open}
     if expected_epoch is not None:
-        return bool(Lease.objects.filter(pk=name, epoch=expected_epoch).update(**values))
+        rows = Lease.objects.filter(pk=name, epoch=expected_epoch)
+        if expected_renewed_at is not None:
+            rows = rows.filter(renewed_at=expected_renewed_at)
+        return bool(rows.update(**values))
     try:
         with transaction.atomic():
             Lease.objects.create(name=name, **values)
@@ -40,9 +58,14 @@ def take_lease(
     return True
 
 
-def renew_lease(*, holder: str, epoch: int, now: datetime, name: str = DISPATCHER) -> bool:
-    """False: it is someone else's."""
-    return bool(Lease.objects.filter(pk=name, holder=holder, epoch=epoch).update(renewed_at=now))
+def renew_lease(
+    *, holder: str, epoch: int, now: datetime, members: Sequence[str] | None = None, name: str = DISPATCHER
+) -> bool:
+    """False: it is someone else's. `members`: of one that is open; None: as they were."""
+    values: dict[str, object] = {"renewed_at": now}
+    if members is not None:
+        values |= {"members": list(members), "is_open": True}
+    return bool(Lease.objects.filter(pk=name, holder=holder, epoch=epoch).update(**values))
 
 
 def give_lease_back(*, holder: str, epoch: int, name: str = DISPATCHER) -> bool:

@@ -35,6 +35,12 @@ class HeadwayView(APIView):
         "delete",
     )  # OPTIONS would tell a stranger what there is
 
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
+        """Nobody between keeps an answer: some hold a key that is shown once."""
+        final: Response = super().finalize_response(request, response, *args, **kwargs)
+        final.headers.setdefault("cache-control", "no-store")
+        return final
+
     def read(self, shape: type[Serializer], *, partial: bool = False) -> dict[str, Any]:
         """The body, checked. Raises ValidationError."""
         serializer = shape(data=self.request.data, partial=partial)

@@ -9,7 +9,7 @@ from headway.errors import InvalidInput
 from headway.months import month_of
 from inference.selectors import has_model
 from tenants.models import ApiKey, EventType, LimitKind, Tenant, WebhookEndpoint
-from tenants.selectors import LimitInForce, terms_in_force
+from tenants.selectors import LimitInForce, lineages, terms_in_force
 from tenants.services.audit import record_audit
 from tenants.services.webhooks import tell_webhooks
 
@@ -58,7 +58,8 @@ def announce_retirement(*, model: str, retires_at: datetime, actor: str) -> int:
 def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
     month, told = month_of(now, tenant.time_zone).name, 0
     scope_id = limit.id.partition("/")[2] if limit.scope == "model" else limit.id
-    spent = spent_by_scope(tenant.id, month, scope=limit.scope, scope_id=scope_id)
+    counted = lineages(tenant.id, [scope_id])[scope_id] if limit.scope == "key" else [scope_id]
+    spent = spent_by_scope(tenant.id, month, scope=limit.scope, scope_ids=counted)
     for percent in BUDGET_PERCENTS:
         if spent * 100 < limit.value * percent:
             break

@@ -92,7 +92,7 @@ def rotate_api_key(*, tenant: Tenant, key_id: str, overlap_h: int, actor: str, m
     """A new key with the settings and limits of the old, which goes on working for `overlap_h` (0, 1, 24) hours.
 
     `member`: who rotates, and whose the new key is: nobody gets another's powers by it. None (an operator): as before.
-    A key with an expiry lives as long again. What was spent of a monthly cap counts for the old key alone.
+    A key with an expiry lives as long again. What the old one spends of a monthly cap counts for the new one too.
     """
     if overlap_h not in OVERLAPS_H:
         raise InvalidInput(f"an overlap is one of {', '.join(map(str, OVERLAPS_H))} hours", param="overlap_h")

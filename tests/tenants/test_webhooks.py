@@ -26,7 +26,7 @@ from tenants.errors import UnknownWebhook
 from tenants.models import EventType, LimitKind, Tenant, WebhookDelivery, WebhookEndpoint, WebhookEvent
 from tenants.services import webhook_delivery
 from tenants.services.alerts import announce_retirement, raise_budget_alerts, raise_expiry_alerts
-from tenants.services.keys import issue_api_key, revoke_api_key
+from tenants.services.keys import issue_api_key, revoke_api_key, rotate_api_key
 from tenants.services.terms import set_limits
 from tenants.services.webhook_addresses import AddressInside, is_public
 from tenants.services.webhooks import (
@@ -454,6 +454,17 @@ def test_budgets_are_told_at_half_at_four_fifths_and_when_spent(acme: Tenant) ->
     events = WebhookEvent.objects.for_tenant(acme).order_by("created_at")
     assert [(event.data["scope"], event.data["percent"]) for event in events] == [("key", 50), ("key", 80), ("key", 100)]
     assert raise_budget_alerts(at + timedelta(days=30)) == 0, "another month"
+
+
+def test_what_a_rotated_key_spent_counts_for_its_successor(acme: Tenant) -> None:
+    endpoint(acme)
+    at = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    key = issue_api_key(tenant=acme, name="ci", actor="test", limits={LimitKind.BUDGET: 1000}).key
+    spent = {"tenant_id": str(acme.id), "key_id": key.id, "ended_at_s": at.timestamp(), "amount_micros": 600}
+    record_usage(drafts=[draft("r1", "done", **spent)])
+    new = rotate_api_key(tenant=acme, key_id=key.id, overlap_h=0, actor="test").key
+    raise_budget_alerts(at)
+    assert [event.data["id"] for event in WebhookEvent.objects.for_tenant(acme)] == [new.id]
 
 
 def test_a_raised_budget_is_told_anew(acme: Tenant) -> None:

@@ -9,6 +9,7 @@ from headway.clock import SystemClock
 from inference.dispatch.address import Address
 from inference.dispatch.dispatcher import Dispatcher
 from inference.dispatch.host import BrainHost, HostTunables
+from inference.dispatch.mandate import Claim
 from inference.dispatch.remote import RemoteLink, RemoteTunables
 from inference.dispatch.server import DispatcherServer, ServerTunables
 from inference.gateway.state import Change, ControlState
@@ -62,9 +63,13 @@ class Cell:
         self.servers: list[DispatcherServer] = []
         self.gateways: list[Gateway] = []
 
-    async def serve(self, epoch: int = 1, *, known: tuple[str, ...] = (), tcp: bool = False, **tunables: Any) -> None:
+    async def serve(
+        self, epoch: int = 1, *, known: tuple[str, ...] = (), tcp: bool = False, claim: Claim | None = None, **tunables: Any
+    ) -> None:
         host = BrainHost(self.state, SystemClock(), tunables=HostTunables(positions_s=0.02))
-        server = DispatcherServer(host, epoch=epoch, name=f"d{epoch}", tunables=ServerTunables(**tunables), secret=SECRET)
+        server = DispatcherServer(
+            host, epoch=epoch, name=f"d{epoch}", tunables=ServerTunables(**tunables), secret=SECRET, claim=claim
+        )
         server.begin(known)
         if tcp:
             self.address = Address(host="127.0.0.1", port=await server.listen_tcp("127.0.0.1", 0))

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference.dispatch.address import Address
 from inference.dispatch.heartbeat import HeartbeatTunables
+from inference.dispatch.mandate import Claim, Mandate
 from inference.policy.decisions import Ending, Usage
 from tests.inference.dispatch.cell import Cell, Gateway, until
 
@@ -148,3 +150,18 @@ async def test_a_silent_gateway_is_frozen_though_its_connection_never_ended(cell
     network.is_silent = True
     await until(lambda: cell.server.gateways["far"].connection is None)
     assert far.link.num_attached == 1
+
+
+async def test_on_one_machine_a_gateway_that_is_silent_keeps_its_slots(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be paused; its end would be told."""
+    claim = Claim(Mandate([["a"]]))
+    claim.mandate.is_own("a")
+    claim.mandate.row_holds(1e12)
+    await cell.serve(1, claim=claim, heartbeat=BEATS)
+    gateway = await cell.gateway("a")
+    await runs(cell, gateway)
+    said: list[Any] = []
+    assert gateway.link._connection is not None
+    monkeypatch.setattr(gateway.link._connection, "say", said.append)
+    await until(lambda: len(said) >= 2 * BEATS.silent_s / BEATS.every_s)
+    assert gateway.link.num_attached == 1 and cell.host.snapshot().in_flight == 1

@@ -11,6 +11,7 @@ import pytest
 from headway.errors import HeadwayError
 from inference.dispatch.dispatcher import Grant
 from inference.errors import NoReplicaReady, QueueFull, QuotaSpent, RateLimited
+from inference.gateway.state import Change
 from inference.policy.decisions import Ending, Queued, TokenPrice, Usage
 from tests.fakes.gateway import ACME
 from tests.inference.dispatch.cell import Cell, Gateway, terms, until
@@ -249,7 +250,7 @@ async def test_those_who_wait_for_a_dispatcher_are_not_more_than_stated(make: Ma
     cell = make()
     gateway = Gateway("a", cell.state, lambda: None)
     cell.gateways.append(gateway)
-    object.__setattr__(gateway.link, "_tunables", type(gateway.link._tunables)(max_waiting=2))
+    gateway.link.tunables = type(gateway.link.tunables)(max_waiting=2)
     tasks = [asyncio.create_task(gateway.dispatcher.submit(cell.ask(f"r{number}"))) for number in range(3)]
     await until(lambda: tasks[2].done())
     assert isinstance(tasks[2].exception(), HeadwayError)
@@ -289,6 +290,27 @@ async def test_a_parked_request_that_waits_through_a_takeover_is_granted_what_is
     assert (await waiting).decision.max_tokens == 13
     use = cell.host.snapshot().limits.limits[0]
     assert (use.used, use.reserved, cell.host.snapshot().in_flight) == (0, 20, 1)
+
+
+async def test_one_that_waits_for_its_engines_restart_waits_on_through_a_takeover(make: Make) -> None:
+    cell = make(slots=1)
+    await cell.serve(1)
+    gateway = await cell.gateway("a")
+    (grant,) = granted(await submit(gateway, cell.ask("r1")))
+    grant.give_back(Ending.FAILED)
+    again = cell.ask("r1", excluded=frozenset({"rep-0"}), waits_for_restart=True)
+    waiting = asyncio.create_task(gateway.dispatcher.submit(again))
+    replica = next(change for change in cell.state.rows() if change.kind == "replica")
+    assert replica.payload is not None
+    cell.state.apply([Change(900, "replica", replica.key, {**replica.payload, "state": "failed"})])
+    await until(lambda: cell.host.snapshot().queued == 1)
+    cell.kill()
+    await cell.serve(2, known=("a",))
+    await attached_again(gateway)
+    await asyncio.sleep(1.2)  # longer than the news of an engine's end takes
+    assert not waiting.done()
+    cell.state.apply([Change(901, "replica", replica.key, {**replica.payload, "epoch": 2})])
+    assert (await waiting).replica.id == "rep-0"
 
 
 async def test_how_limits_stand_is_asked_over_the_socket_and_nobody_waits_for_a_dispatcher_that_is_gone(make: Make) -> None:

@@ -107,6 +107,13 @@ class Machine:
         database.close()
         return row
 
+    def members(self) -> list[str]:
+        with sqlite3.connect(self.home.root / "headway.sqlite3") as database:
+            (names,) = database.execute("SELECT members FROM inference_lease").fetchone()
+        database.close()
+        found: list[str] = json.loads(names)
+        return found
+
     def write(self, statement: str, *values: Any) -> None:
         with sqlite3.connect(self.home.root / "headway.sqlite3") as database:
             database.execute(statement, values)
@@ -198,12 +205,11 @@ async def test_one_whose_lease_was_taken_decides_nothing_more(machine: Machine) 
     assert machine.lease() == ("elsewhere/x/y", "tcp://127.0.0.1:1", 7)
 
 
-async def test_another_machine_takes_over_within_two_seconds_and_gateways_find_it_by_the_row(
-    machine: Machine, tmp_path: Path
-) -> None:
+async def two_machines(machine: Machine, folder: Path) -> "tuple[list[subprocess.Popen[bytes]], list[int]]":
+    """Dispatchers over TCP that share a database; the first leads."""
     ports = [free_port(), free_port()]
-    homes = [tmp_path, tmp_path / "other"]
-    shared = {"HEADWAY_DISPATCHER_SECRET": SECRET, "DATABASE_URL": f"sqlite:///{tmp_path}/headway.sqlite3"}
+    homes = [folder, folder / "other"]
+    shared = {"HEADWAY_DISPATCHER_SECRET": SECRET, "DATABASE_URL": f"sqlite:///{folder}/headway.sqlite3"}
     processes = []
     for number, (port, home) in enumerate(zip(ports, homes, strict=True)):
         listen = {"HEADWAY_HOME": str(home), "HEADWAY_DISPATCHER_LISTEN": f"127.0.0.1:{port}"}
@@ -211,6 +217,13 @@ async def test_another_machine_takes_over_within_two_seconds_and_gateways_find_i
         await until(lambda: machine.log().count("dispatcher_stands_by") == len(processes), within_s=20)
         if not number:
             await machine.seen()
+    return processes, ports
+
+
+async def test_another_machine_takes_over_within_two_seconds_and_gateways_find_it_by_the_row(
+    machine: Machine, tmp_path: Path
+) -> None:
+    processes, ports = await two_machines(machine, tmp_path)
     gateway = Gateway("a", machine.state, lambda: parse_address(machine.lease()[1]))
     machine.gateways.append(gateway)
     assert (await gateway.dispatcher.submit(ask("a0"))).replica.id
@@ -265,3 +278,25 @@ async def test_with_the_database_away_who_stands_by_takes_over_all_the_same(mach
     for path in moved:
         path.with_name(f"away-{path.name}").rename(path)
     await until(lambda: machine.lease()[2] == 2, within_s=10)
+
+
+async def test_with_the_database_away_another_machine_takes_over_with_most_gateways(machine: Machine, tmp_path: Path) -> None:
+    processes, ports = await two_machines(machine, tmp_path)
+    first = parse_address(f"127.0.0.1:{ports[0]}")
+    machine.write("INSERT INTO inference_gatewayfeed VALUES (?, 0, ?, 1, 1)", "a", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+    gateway = Gateway("a", machine.state, lambda: first, wait_s=20.0)
+    machine.gateways.append(gateway)
+    await gateway.dispatcher.submit(ask("a0"))
+    await until(lambda: gateway.link._standbys and machine.members() == ["a"], within_s=10)
+    database = machine.home.root / "headway.sqlite3"
+    for path in list(database.parent.glob("headway.sqlite3*")):
+        path.rename(path.with_name(f"away-{path.name}"))
+    database.mkdir()
+    await asyncio.sleep(2.0)
+    assert gateway.link.is_open and gateway.link.num_attached == 1, "with most gateways attached the first goes on"
+    assert (await gateway.dispatcher.submit(ask("a1"))).replica.id
+    processes[0].send_signal(signal.SIGKILL)
+    assert (await gateway.dispatcher.submit(ask("a2"))).replica.id
+    assert gateway.link.highest_epoch == 2
+    seen = await look_at(parse_address(f"127.0.0.1:{ports[1]}"), secret=SECRET)
+    assert seen is not None and (seen["in_flight"], seen["gateways"], seen["leaked_slots"]) == (3, ["a"], 0)

@@ -320,6 +320,7 @@ async def test_an_answer_can_be_parked_again_and_again() -> None:
         read_before = 0
         for number in range(4):
             await until(lambda: exchange.record.resumes == number and delivered(exchange) > read_before)  # noqa: B023
+            await until(lambda: exchange.response is not None)
             read_before = delivered(exchange)
             assert exchange.park()
         assert read(await answer).text == TEXT

@@ -1,5 +1,7 @@
 """What the API does: each thing once from the outside, in one shape of errors and pages."""
 
+import contextlib
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -121,7 +123,7 @@ def test_a_keys_life(owner: Api) -> None:
         "limits": {"monthly_budget": 5_000_000, "requests_per_minute": 10},
     }
     made = owner.post("tenants/acme/keys/", asked)
-    assert made.status_code == 201
+    assert (made.status_code, made["cache-control"]) == (201, "no-store")
     parsed = parse_key(made.json()["key"])
     assert parsed is not None and parsed.id == made.json()["id"]
     path = f"tenants/acme/keys/{parsed.id}/"
@@ -332,6 +334,11 @@ def test_the_document_and_its_page_need_nobody_elses_server() -> None:
     assert document.status_code == 200
     assert len(document.json()["paths"]) >= 25
     page = client.get("/api/v1/docs/").content.decode()
+    files = set(re.findall(r'"(/static/[^"]+)"', page))
+    assert len(files) >= 3
+    for file in files:
+        with contextlib.closing(client.get(file)) as answer:
+            assert answer.status_code == 200, file
     assert "/static/drf_spectacular_sidecar/" in page
     assert "https://" not in page and "<script>" not in page
 
