@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from billing.selectors import models_used, newest_use
+from billing.selectors import newest_use
 from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
 from dashboard.usage_query import GROUPS, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
 from headway.money import MICROS_A_USD
+from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant, members_of_tenant
 
 MAX_SERIES = 6
-MAX_TABLE_ROWS = 200
+MAX_TABLE_ROWS = 100
 OTHER = "Other"
 _COLUMNS = {
     "requests": "requests",
@@ -114,7 +115,7 @@ def usage_page(tenant: Any, asked: Mapping[str, str], now: datetime) -> UsagePag
         starts=starts,
         series=_series(buckets, starts, query, _namer(tenant, query, keys)),
         totals={name: _value(buckets, name) for name, _, _ in METRICS},
-        models=models_used(tenant.id),
+        models=model_ids(),
         keys=keys,
         as_of=now,
         newest=newest_use(tenant.id) if not buckets else None,
