@@ -80,10 +80,14 @@ class UsagePage:
     def table_rows(self) -> list["TableRow"]:
         """Newest first; buckets without anything are left out, and what is beyond a page is in the file."""
         form = "%Y-%m-%d" if self.query.granularity == "day" else "%Y-%m-%d %H:%M"
-        rows = [
-            TableRow(start.strftime(form), [each.values[at] for each in self.series]) for at, start in enumerate(self.starts)
-        ]
-        return [row for row in reversed(rows) if any(row.values)][:MAX_TABLE_ROWS]
+        rows: list[TableRow] = []
+        for at in reversed(range(len(self.starts))):
+            values = [each.values[at] for each in self.series]
+            if any(values):
+                rows.append(TableRow(self.starts[at].strftime(form), values))
+            if len(rows) == MAX_TABLE_ROWS:
+                break
+        return rows
 
     @property
     def lead(self) -> str:
