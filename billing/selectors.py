@@ -1,7 +1,9 @@
 """Read the ledger, prices and months."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from statistics import median
 from typing import Any
 from uuid import UUID
 
@@ -86,3 +88,84 @@ def _plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of a model's streamed answers."""
+
+    ttft_ms: float | None
+    tokens_per_s: float | None
+    requests: int
+
+
+_SPEED_SAMPLE = 2000
+
+
+def speeds_since(since: datetime) -> dict[str, Speed]:
+    """Medians by model over those of the newest 2,000 records that are whole answers and ended since then, in one query."""
+    rows = UsageRecord.objects.order_by("-id").values_list(
+        "model", "ttft_ms", "total_ms", "completion_tokens", "end_state", "ended_at"
+    )[:_SPEED_SAMPLE]
+    firsts: dict[str, list[int]] = {}
+    paces: dict[str, list[float]] = {}
+    for model, ttft_ms, total_ms, tokens, end_state, ended_at in rows:
+        if ttft_ms is None or end_state != "done" or ended_at < since:
+            continue
+        firsts.setdefault(model, []).append(ttft_ms)
+        if tokens > 1 and total_ms > ttft_ms:
+            paces.setdefault(model, []).append((tokens - 1) * 1000 / (total_ms - ttft_ms))
+    return {
+        model: Speed(
+            ttft_ms=median(values),
+            tokens_per_s=median(paces[model]) if model in paces else None,
+            requests=len(values),
+        )
+        for model, values in firsts.items()
+    }
+
+
+def list_prices() -> dict[str, Price]:
+    """What holds now for all tiers, by model, in one query."""
+    now = timezone.now()
+    rows = Price.objects.filter(tier="", effective_from__lte=now).order_by("effective_from", "version")
+    return {price.model: price for price in rows}
+
+
+def spent_by_key(tenant_id: UUID, month: str, key_ids: Sequence[str]) -> dict[str, int]:
+    """Micro-dollars of a month, by key."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id__in=key_ids, model="")
+    return dict(rows.values_list("key_id", "amount_micros"))
+
+
+def spend_of_month(tenant_id: UUID, month: str) -> dict[tuple[str, str], int]:
+    """Micro-dollars by key id and model; of the whole tenant under two blanks."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month)
+    return {(key_id, model): micros for key_id, model, micros in rows.values_list("key_id", "model", "amount_micros")}
+
+
+# How records end, as pages group them.
+WENT_WELL = ("done",)
+LEFT = ("client_gone_before_first_token", "client_gone_after_first_token")
+
+
+def first_request_at(tenant_id: UUID, *, without_key: str = "") -> datetime | None:
+    """When the hour began in which the first record with another key than this one ended."""
+    rows = UsageHour.objects.filter(tenant_id=tenant_id, requests__gt=0).exclude(key_id=without_key).order_by("starts_at")
+    found: datetime | None = rows.values_list("starts_at", flat=True).first()
+    return found
+
+
+def has_used_key(tenant_id: UUID, key_id: str) -> bool:
+    return UsageHour.objects.filter(tenant_id=tenant_id, key_id=key_id, requests__gt=0).exists()
+
+
+def models_used(tenant_id: UUID) -> list[str]:
+    rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("model")
+    return list(rows.values_list("model", flat=True).distinct())
+
+
+def newest_use(tenant_id: UUID) -> datetime | None:
+    rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
+    found: datetime | None = rows.values_list("newest_at", flat=True).first()
+    return found

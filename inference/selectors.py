@@ -1,11 +1,16 @@
 """Read the registry."""
 
+import asyncio
+import json
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from inference.dispatch.refusals import error_of
+from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
+from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
 from inference.services.lease import current_lease
 from inference.services.registry import targets_ms, version_label
 
@@ -136,3 +141,57 @@ def _model_status(pool: Pool, now: datetime) -> ModelStatus:
         ready=ready,
         replicas=rows,
     )
+
+
+@dataclass(frozen=True)
+class OfferedModel:
+    id: str
+    description: str
+    version: str
+    context_tokens: int  # the smallest of those that serve; 0: not known
+    ready: int
+
+
+def offered_models() -> list[OfferedModel]:
+    """Those a customer may ask for, by id, in two queries."""
+    ready: dict[int, list[int]] = {}
+    for pool_id, context in Replica.objects.filter(state=ReplicaState.READY).values_list("pool_id", "max_model_len"):
+        ready.setdefault(pool_id, []).append(context)
+    pools = Pool.objects.select_related("model", "version").filter(model__retired_at=None).order_by("model__public_id")
+    return [
+        OfferedModel(
+            id=pool.model.public_id,
+            description=pool.model.description,
+            version=version_label(pool.version),
+            context_tokens=min(ready.get(pool.id, [0])),
+            ready=len(ready.get(pool.id, [])),
+        )
+        for pool in pools
+    ]
+
+
+def limit_error_example(kind: str, value: int) -> tuple[str, list[tuple[str, str]], dict[str, Any]]:
+    """Status, headers and body of the answer to a request that meets a spent limit of its tenant; made as the gateway does."""
+    from inference.gateway.openai_errors import refusal_of  # the data plane's; pages alone need it here
+
+    is_budget = kind == LimitKind.BUDGET.value
+    limit = Limit(Scope(ScopeKind.TENANT, "example"), LimitKind(kind), value)
+    hit = LimitHit(
+        limit=limit,
+        used=value,
+        reserved=0,
+        asked=1_000 if is_budget else 1,
+        retry_after_s=86_400.0 if is_budget else 12.0,
+        retry_kind=RetryKind.EXACT,
+    )
+    refusal = refusal_of(error_of(Refused("example", Reason.LIMIT, hit.retry_after_s, hit.retry_kind, hit=hit), ""))
+    headers = [("content-type", "application/json"), *refusal.all_headers()]
+    return f"{refusal.status} Too Many Requests", headers, json.loads(refusal.body())
+
+
+async def brain_seen() -> dict[str, Any] | None:
+    """What the dispatcher that leads shows of queues and limits (dispatch/observing.py); None: nobody answers."""
+    from inference.wiring_dispatcher import dispatcher_secret, find_dispatcher  # the data plane's; pages alone need it here
+
+    address = await asyncio.to_thread(find_dispatcher)
+    return None if address is None else await look_at(address, secret=dispatcher_secret())

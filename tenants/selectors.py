@@ -1,11 +1,25 @@
 """Read what holds for a tenant."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from tenants.models import ApiKey, Limit, LimitKind, Membership, Plan, Tenant, User
+from django.db.models import Count, QuerySet
+
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Invitation,
+    Limit,
+    LimitKind,
+    Membership,
+    Plan,
+    Tenant,
+    User,
+    WebhookDelivery,
+    WebhookEndpoint,
+)
 
 DEFAULT_PLAN = "default"
 
@@ -127,3 +141,57 @@ def _in_force(limit: Limit, tenant_id: str, of_plan: dict[LimitKind, int]) -> Li
     given = of_plan.get(LimitKind(limit.kind))
     value = min(limit.value, given) if limit.is_self_set and given is not None else limit.value
     return LimitInForce("tenant", tenant_id, limit.kind, value, is_self_set=limit.is_self_set)
+
+
+# For pages and the API, which narrow and cut them.
+
+
+def keys_of_tenant(tenant: Tenant) -> QuerySet[Any]:
+    """Newest first, revoked ones too, each with its member."""
+    return ApiKey.objects.for_tenant(tenant).select_related("member", "created_by").order_by("-created_at", "id")
+
+
+def limits_of_key(tenant: Tenant, key_id: str) -> dict[str, int]:
+    return dict(Limit.objects.for_tenant(tenant).filter(key_id=key_id).values_list("kind", "value"))
+
+
+def own_limits(tenant: Tenant) -> dict[str, int]:
+    """Those of the tenant itself that stand in place of its plan's."""
+    return dict(Limit.objects.for_tenant(tenant).filter(key=None, model="").values_list("kind", "value"))
+
+
+def budgets_of_keys(tenant: Tenant, key_ids: Sequence[str]) -> dict[str, int]:
+    """Micro-dollars a month, by key."""
+    rows = Limit.objects.for_tenant(tenant).filter(key_id__in=key_ids, kind=LimitKind.BUDGET)
+    return dict(rows.values_list("key_id", "value"))
+
+
+def members_of_tenant(tenant: Tenant) -> QuerySet[Any]:
+    """By name, each with its person."""
+    return Membership.objects.for_tenant(tenant).select_related("user").order_by("user__email", "user__username", "id")
+
+
+def keys_per_member(tenant: Tenant) -> dict[int, int]:
+    """How many keys in use each member has."""
+    rows = ApiKey.objects.for_tenant(tenant).filter(revoked_at=None, member__isnull=False)
+    return dict(rows.order_by().values_list("member").annotate(number=Count("id")))
+
+
+def open_invitations(tenant: Tenant) -> QuerySet[Any]:
+    """Newest first; those that have expired may be sent again."""
+    rows = Invitation.objects.for_tenant(tenant).filter(revoked_at=None, accepted_at=None)
+    return rows.order_by("-sent_at", "id")
+
+
+def audit_of_tenant(tenant: Tenant) -> QuerySet[Any]:
+    return AuditEntry.objects.filter(tenant=tenant)
+
+
+def webhooks_of_tenant(tenant: Tenant) -> QuerySet[Any]:
+    return WebhookEndpoint.objects.for_tenant(tenant).order_by("created_at", "id")
+
+
+def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
+    """Newest first, each with its event."""
+    rows = WebhookDelivery.objects.for_tenant(tenant).filter(endpoint_id=endpoint_id)
+    return rows.select_related("event").order_by("-created_at", "id")

@@ -31,8 +31,9 @@ SERVICES = [
     "tests/workers",
     "tests/billing",
     "tests/inference",
+    "tests/dashboard",
 ]
-EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos"]
+EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/browser", "tests/chaos"]
 SMOKE = ["tests/smoke"]
 LEFT = Path(__file__).resolve().parents[1] / ".cache" / "rings"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-APPS = ("tenants", "billing", "inference", "workers")
+APPS = ("tenants", "billing", "inference", "workers", "dashboard")
 DOORS = {"services", "selectors", "errors", "access"}
 
 

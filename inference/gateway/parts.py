@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 class StateLike(Protocol):
     def authenticate(self, key_text: str, *, now_s: float) -> Principal: ...
+    def member(self, tenant_id: str, member_id: int) -> Principal: ...
     def model(self, public_id: str) -> ModelEntry | None: ...
     def models(self) -> list[ModelEntry]: ...
     def replica(self, replica_id: str) -> ReplicaEntry | None: ...
@@ -142,6 +143,8 @@ class GatewayParts:
     """Of the brain, where this process hosts it."""
     prompts: PromptSizer
     receipts: Receipts = field(default_factory=Receipts)
+    ticket_secret: str = field(default="", repr=False)
+    """What the site signs its pages' tickets with; empty: none is taken."""
     edge: EdgeTunables = field(default_factory=EdgeTunables)
     tracer: Tracer = field(default_factory=NoSpans)
     running: "set[Exchange]" = field(default_factory=set)

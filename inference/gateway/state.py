@@ -30,6 +30,7 @@ from inference.gateway.tenant_rows import (
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import TenantTerms, Tier, TierTargets, TokenPrice
 from tenants.services.key_format import parse_key
+from tenants.services.tickets import PLAYGROUND_KEY_ID
 
 log = structlog.get_logger(__name__)
 
@@ -200,6 +201,22 @@ class ControlState:
         if self.facts(key.tenant_id).salt_per_key:
             salt = salt_of_key(salt, parsed.id)
         return Principal(key.tenant_id, tenant.name, parsed.id, key.member_id, salt, key_terms)
+
+    def member(self, tenant_id: str, member_id: int) -> Principal:
+        """Whom the site says sits before a page of ours: a member of the tenant, without a key. Raises KeyRefused."""
+        tenant = self._tables.tenants.get(tenant_id)
+        if tenant is None or not tenant.is_active:
+            raise KeyRefused("This organisation is suspended. Ask its owner or our support.")
+        salt = tenant.cache_salt
+        if self.facts(tenant_id).salt_per_key:
+            salt = salt_of_key(salt, f"member-{member_id}")
+        return Principal(
+            tenant_id=tenant_id,
+            tenant_name=tenant.name,
+            key_id=PLAYGROUND_KEY_ID,
+            member_id=member_id,
+            cache_salt=salt,
+        )
 
     def model(self, public_id: str) -> ModelEntry | None:
         return self._tables.models.get(public_id)

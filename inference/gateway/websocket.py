@@ -4,6 +4,7 @@ Client: the key in the Authorization header of the handshake, or in its first me
     {"api_key": "...", "request": {the body of POST /v1/generate}}   later ones: {"request": {...}}
     {...}                     the bare body, where the socket is authenticated already
     {"type": "cancel"}        end the answer that runs
+Pages of the site come with a ticket in place of a key, one for each request (ticket_door.py).
 Server: the data of each event as one text message, the last of an answer is `[DONE]`; `{"type": "cancelled"}` after a
 cancel, also when there was nothing left to cancel; `{"type": "queued", "position": n, "estimated_wait_s": s}` now and then
 while the request waits for a replica; an error object, followed by a close.
@@ -36,6 +37,7 @@ from inference.gateway.outputs import encode
 from inference.gateway.parts import GatewayParts
 from inference.gateway.requests import GenerationRequest, build_request
 from inference.gateway.state import Principal
+from inference.gateway.ticket_door import TicketDoor
 from tenants.access import Action
 
 log = structlog.get_logger(__name__)
@@ -111,10 +113,12 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         self.parts = parts
         # In memory only: checked anew for each request, as a key may be revoked or expire while the socket is open.
         self._key = ""
+        self._has_ticket = False
         self._incoming: asyncio.Task[dict[str, Any]] | None = None
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.scope, self._receive, self.base_send = scope, receive, send
+        self._door = TicketDoor(self.parts.ticket_secret, scope["headers"])
         await receive()  # websocket.connect
         try:
             self._take_key_of_handshake()
@@ -150,6 +154,9 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             if isinstance(sent, dict) and sent.get("type") == "cancel":
                 await self._send_text(b'{"type":"cancelled"}')
                 continue
+            if isinstance(sent, dict) and sent.get("type") == "challenge":
+                await self._send_text(self._door.challenge())
+                continue
             principal = self._authenticate(sent)
             self.parts.check_journal()
             refusal = await self._answer(principal, sent, len(message))
@@ -184,6 +191,8 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             account.grow_to(size_bytes)
             return self._read(sent, size_bytes, principal)
 
+        if self._has_ticket:  # a page shows the receipt; others find the id in their records
+            await self._send_text(msgspec.json.encode({"type": "accepted", "request_id": request_id}))
         work = asyncio.create_task(exchange.run(read))
         try:
             await self._watch(work, exchange)
@@ -222,7 +231,11 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         key = sent.get("api_key") if isinstance(sent, dict) else None
         if isinstance(sent, HeadwayError) and not self._key:
             raise sent
+        ticket = sent.pop("ticket", None) if isinstance(sent, dict) else None
         try:
+            self._has_ticket = ticket is not None
+            if ticket is not None:
+                return self._principal_of_ticket(ticket)
             if isinstance(key, str):
                 self._key = check_key(key.strip().encode("utf-8", "replace"))
             elif not self._key:
@@ -264,6 +277,11 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
     def _principal_of(self, key: str) -> Principal:
         self.parts.check_ready()
         return self.parts.state.authenticate(key, now_s=self.parts.clock.now().timestamp())
+
+    def _principal_of_ticket(self, text: object) -> Principal:
+        self.parts.check_ready()
+        ticket = self._door.take(text, now_s=self.parts.clock.now().timestamp())
+        return self.parts.state.member(ticket.tenant_id, ticket.member_id)
 
     def _incoming_task(self) -> "asyncio.Task[dict[str, Any]]":
         if self._incoming is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management import call_command
 
+from dashboard.services.people import ensure_demo_member
 from headway.home import Home
 from headway.supervision import local_url
 from inference.engines.environments import default_environment
@@ -23,6 +24,7 @@ from tenants.services.tenants import create_tenant, tenant_named
 
 TENANT = "demo"
 OPERATOR = "operator"
+MEMBER = "demo@headway.example"
 DEMO_MODEL = "smollm2-135m"
 TINY_MODEL = "tiny"
 MODELS = (DEMO_MODEL, TINY_MODEL)
@@ -39,6 +41,8 @@ class Demo:
     key: str = field(repr=False)
     operator: str = OPERATOR
     operator_password_file: str = ""
+    member: str = ""
+    member_password_file: str = ""
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
@@ -53,6 +57,9 @@ def ensure_demo(*, home: Home, say: Callable[[str], None]) -> Demo:
     key = _kept_secret(home.root / "demo_key", lambda: issue_api_key(tenant=tenant, name="demo", actor=ACTOR).text)
     password_file = home.root / "operator_password"
     ensure_operator(username=OPERATOR, password=_kept_secret(password_file, lambda: secrets.token_urlsafe(12)))
+    member_file = home.root / "member_password"
+    member_password = _kept_secret(member_file, lambda: secrets.token_urlsafe(12))
+    member = ensure_demo_member(email=MEMBER, password=member_password, tenant=tenant)
     _demo_model()
     _tiny_model(home.weights / "tiny", say)
     return Demo(
@@ -61,6 +68,8 @@ def ensure_demo(*, home: Home, say: Callable[[str], None]) -> Demo:
         tenant=TENANT,
         key=key,
         operator_password_file=str(password_file),
+        member=member.email,
+        member_password_file=str(member_file),
     )
 
 
@@ -78,7 +87,8 @@ Headway serves {" and ".join(MODELS)} at {demo.url}/v1. Try:
   curl -N {demo.url}/v1/chat/completions -H "Authorization: Bearer {demo.key}" \\
     -H "Content-Type: application/json" -d '{{"model":"{DEMO_MODEL}","stream":true,"messages":{messages}}}'
 
-Site: {demo.site} (user {demo.operator}, password in {demo.operator_password_file})
+Site: {demo.site} (log in as {demo.member}, password in {demo.member_password_file}: it owns the tenant {demo.tenant})
+Admin: {demo.site}admin/ (user {demo.operator}, password in {demo.operator_password_file})
 make down stops everything; manage.py status shows it."""
 
 

@@ -23,7 +23,7 @@ CPU_TORCH = "torch==2.13.0+cpu"
 # The one registry host this repository names: PyTorch publishes its CPU builds nowhere else.
 TORCH_INDEX_URL = os.environ.get("TORCH_INDEX_URL") or "https://download.pytorch.org/whl/cpu"
 # What tests run besides Python's packages, and Debian's package of it.
-DEV_PROGRAMS = {"nginx": "nginx-light", "node": "nodejs", "npm": "npm"}
+DEV_PROGRAMS = {"nginx": "nginx-light", "node": "nodejs", "npm": "npm", "chromium": "chromium"}
 PROGRAM_PATH = os.environ.get("PATH", "") + ":/usr/sbin"
 ENGINE_NAMES = {"cpu": "vllm-cpu-0.32.0", "cuda": "vllm-cuda-0.32.0"}
 

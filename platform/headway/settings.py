@@ -6,6 +6,8 @@ from pathlib import Path
 from headway import env
 from headway.home import Home
 from headway.redis_server import own_broker_url, own_url
+from headway.settings_site import *  # noqa: F403
+from headway.settings_site import PUBLIC_API_URL, SITE_APPS, content_security
 from headway.smtp import smtp_server
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -19,7 +21,7 @@ METRICS_PORT = env.whole("HEADWAY_METRICS_PORT", 9101, at_least=1, at_most=65535
 SITE_HOST = env.text("HEADWAY_SITE_HOST", "127.0.0.1")
 SITE_PORT = env.whole("HEADWAY_SITE_PORT", 8000, at_least=1, at_most=65535)
 SITE_URL = env.text("HEADWAY_SITE_URL", f"http://{SITE_HOST}:{SITE_PORT}").rstrip("/")
-TRUSTED_PROXY_HOPS = env.whole("HEADWAY_TRUSTED_PROXY_HOPS", 0, at_least=0, at_most=16)
+ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXY_HOPS = env.whole("HEADWAY_TRUSTED_PROXY_HOPS", 0, at_least=0, at_most=16)
 
 DEBUG = env.truth("HEADWAY_DEBUG", False)
 SECRET_KEY = env.secret("HEADWAY_SECRET_KEY", "") or HOME.secret_key()
@@ -34,6 +36,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     *DATA_PLANE_APPS,
+    *SITE_APPS,
     "workers",
     "rest_framework",
     "drf_spectacular",
@@ -46,8 +49,10 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "headway.content_security.ContentSecurityMiddleware",
     "headway.logs.RequestIdMiddleware",
     "tenants.acting_from.ActingFromMiddleware",
 ]
@@ -62,6 +67,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "dashboard.context.site",
             ]
         },
     }
@@ -147,6 +153,7 @@ STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
+CONTENT_SECURITY_POLICY = content_security(PUBLIC_API_URL or f"http://{GATEWAY_HOST}:{GATEWAY_PORT}")
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True

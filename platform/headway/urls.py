@@ -2,16 +2,15 @@
 
 from django.contrib import admin
 from django.urls import include, path
-from django.views.generic import RedirectView
 
 from headway import health
 
 admin.site.site_header = admin.site.site_title = "Headway"
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="admin:index")),
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),
     path("api/v1/", include("tenants.api.urls")),
+    path("", include("dashboard.urls")),
 ]

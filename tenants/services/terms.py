@@ -13,7 +13,8 @@ from headway.months import zone_named
 from inference.selectors import has_model
 from inference.services import control
 from tenants.errors import NotAllowed, UnknownKey, UnknownPlan
-from tenants.models import ApiKey, Limit, LimitKind, Plan, Tenant, Tier
+from tenants.models import ApiKey, Limit, Plan, Tenant, Tier
+from tenants.models import LimitKind as LimitKind  # other apps name kinds of limits too
 from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
 

@@ -1,0 +1,14 @@
+"""A service's refusal as a form's error: beside the field it names, else above them all."""
+
+from typing import Any
+
+from django import forms
+
+from headway.errors import HeadwayError
+
+
+def tell(form: forms.Form, error: HeadwayError) -> None:
+    named = {"monthly_budget_micros": "monthly_budget"}.get(error.param or "", error.param)
+    field: Any = named if named in form.fields else None
+    text = error.message[:1].upper() + error.message[1:]
+    form.add_error(field, text)

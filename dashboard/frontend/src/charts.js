@@ -1,0 +1,68 @@
+// Draws each [data-chart]: uPlot over the JSON that the page carries. The same numbers stand in a table beside it.
+import uPlot from "uplot";
+
+const COLOURS = ["#4f46e5", "#0891b2", "#d97706", "#db2777", "#16a34a", "#7c3aed", "#64748b"];
+const DARK_COLOURS = ["#a5b4fc", "#67e8f9", "#fcd34d", "#f9a8d4", "#86efac", "#c4b5fd", "#cbd5e1"];
+
+// Each series on top of those before it; where nothing is, nothing is stacked.
+function stacked(series) {
+  const totals = new Array(series[0]?.length ?? 0).fill(0);
+  return series.map((values) => values.map((value, at) => (totals[at] += value ?? 0)));
+}
+
+function format(value, unit) {
+  if (value == null) return "–";
+  if (unit === "usd") return `$${(value / 1e6).toFixed(value < 1e6 ? 4 : 2)}`;
+  if (unit === "ms") return `${Math.round(value).toLocaleString("en")} ms`;
+  const short = [[1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size);
+  return short ? `${+(value / short[0]).toFixed(1)}${short[1]}` : `${+value.toFixed(2)}`;
+}
+
+function draw(box) {
+  const { times, series, unit, stack, zone, step_s: stepS } = JSON.parse(document.getElementById(box.dataset.chart).textContent);
+  const isDark = document.documentElement.classList.contains("dark");
+  const colours = isDark ? DARK_COLOURS : COLOURS;
+  const ink = isDark ? "#a1a1aa" : "#52525b";
+  const grid = { stroke: isDark ? "#27272a" : "#e4e4e7", width: 1 };
+  const values = series.map((each) => each.values);
+  const shown = stack ? stacked(values) : values;
+  const bars = uPlot.paths.bars({ size: [0.7, 48], align: 1, radius: 0.15 });
+  // The highest stack is drawn first, so that each lower one stands before it.
+  const order = series.map((_, at) => at).reverse();
+  box.replaceChildren();
+  const plot = new uPlot(
+    {
+      width: box.clientWidth,
+      height: 260,
+      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), zone),
+      cursor: { drag: { x: false, y: false } },
+      legend: { show: false },
+      scales: { x: { time: true, range: (_u, min, max) => [min, max + stepS] }, y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.1 : 1] } },
+      axes: [
+        { stroke: ink, grid: { show: false }, ticks: grid, font: "12px system-ui" },
+        { stroke: ink, grid, ticks: { show: false }, size: 64, font: "12px system-ui", values: (_u, ticks) => ticks.map((t) => format(t, unit)) },
+      ],
+      series: [
+        {},
+        ...order.map((at) => ({
+          label: series[at].name,
+          stroke: colours[at % colours.length],
+          fill: stack ? colours[at % colours.length] : undefined,
+          width: stack ? 0 : 2,
+          paths: stack ? bars : uPlot.paths.spline(),
+          points: { show: !stack, size: 5 },
+        })),
+      ],
+    },
+    [times, ...order.map((at) => shown[at])],
+    box,
+  );
+  new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: 260 })).observe(box);
+}
+
+function drawAll() {
+  for (const box of document.querySelectorAll("[data-chart]")) draw(box);
+}
+drawAll();
+document.addEventListener("htmx:after:swap", drawAll);
+new MutationObserver(drawAll).observe(document.documentElement, { attributes: true, attributeFilter: ["class"] });

@@ -1,0 +1,60 @@
+"""The plans a tenant may choose, each with what would change."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.limit_page import LABELS
+from dashboard.templatetags.dashboard import usd
+from tenants.selectors import plan_of
+from tenants.services.plan_choice import plans_on_offer, preview_plan_change
+
+_FIELDS = {
+    **LABELS,
+    "weight": "Share of a busy pool",
+    "tier_ceiling": "Most urgent tier",
+    "default_max_tokens": "Tokens where none are named",
+    "discount_percent": "Discount, %",
+    "salt_per_key": "Cache apart for each key",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    label: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    name: str
+    is_current: bool
+    is_self_service: bool
+    changes: list[Change]
+
+
+def plan_offers(tenant: Any) -> list[Offer]:
+    mine = plan_of(tenant).name
+    return [
+        Offer(
+            name=plan.name,
+            is_current=plan.name == mine,
+            is_self_service=plan.is_self_service,
+            changes=[
+                Change(_FIELDS.get(each.field, each.field), _shown(each.field, each.before), _shown(each.field, each.after))
+                for each in (preview_plan_change(tenant, plan.name) if plan.name != mine else [])
+                if each.field != "plan"
+            ],
+        )
+        for plan in plans_on_offer(tenant)
+    ]
+
+
+def _shown(field: str, value: Any) -> str:
+    if value is None:
+        return "no limit"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if field == "monthly_budget":
+        return usd(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+(()=>{let s=matchMedia("(prefers-color-scheme: dark)"),t=()=>{let e=localStorage.getItem("theme")||"system";document.documentElement.classList.toggle("dark",e==="dark"||e==="system"&&s.matches),document.documentElement.dataset.theme=e};t(),s.addEventListener("change",t),window.headwayTheme=e=>{localStorage.setItem("theme",e),t()}})();

@@ -1,0 +1,20 @@
+"""What became of a change, on the page that follows it."""
+
+import contextlib
+from collections.abc import Iterator
+
+from django.contrib import messages
+from django.http import HttpRequest
+
+from headway.errors import HeadwayError
+
+
+@contextlib.contextmanager
+def telling(request: HttpRequest, done: str) -> Iterator[None]:
+    """Says `done`, or why a service refused."""
+    try:
+        yield
+    except HeadwayError as error:
+        messages.error(request, error.message[:1].upper() + error.message[1:])
+    else:
+        messages.success(request, done)

@@ -1,0 +1,113 @@
+"""What templates of the site need beside Django's."""
+
+import json
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django import template
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from headway.money import MICROS_A_USD
+
+register = template.Library()
+
+_ASSETS = Path(__file__).resolve().parents[1] / "assets.json"
+# The same words as frontend/src/ago.js: below so many seconds, in units of so many.
+_STEPS = (
+    (60, 1, "s"),
+    (3600, 60, "min"),
+    (86400, 3600, "h"),
+    (86400 * 60, 86400, "d"),
+    (86400 * 730, 86400 * 30, "months"),
+)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = json.loads(_ASSETS.read_text())
+    return found
+
+
+@register.simple_tag
+def asset(name: str) -> str:
+    """The address of a built file, with its digest, so that no browser keeps an old one."""
+    return f"{static('dashboard/' + name)}?v={_versions().get(name, '')}"
+
+
+def ago_text(then: datetime, now: datetime) -> str:
+    seconds = round((now - then).total_seconds())
+    distance = abs(seconds)
+    if distance < 5:
+        return "just now"
+    size, unit = next(((size, unit) for below, size, unit in _STEPS if distance < below), (86400 * 365, "years"))
+    text = f"{distance // size} {unit}"
+    return f"in {text}" if seconds < 0 else f"{text} ago"
+
+
+@register.filter
+def ago(at: datetime | None) -> str | SafeString:
+    """Relative time, with the exact one in UTC on hover."""
+    if at is None:
+        return "–"
+    return format_html(
+        '<time datetime="{}" title="{} UTC" data-ago>{}</time>',
+        at.isoformat(),
+        f"{at:%Y-%m-%d %H:%M:%S}",
+        ago_text(at, timezone.now()),
+    )
+
+
+@register.filter
+def usd(micros: int | None) -> str:
+    """Two decimals, and four below a dollar (six where four would say nothing)."""
+    if micros is None:
+        return "–"
+    value = abs(micros)
+    decimals = 2 if value >= MICROS_A_USD or value == 0 else 4 if value >= 100 else 6
+    return f"{'-' if micros < 0 else ''}${value / MICROS_A_USD:,.{decimals}f}"
+
+
+@register.filter
+def thousands(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+@register.filter
+def ms(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+
+
+@register.filter
+def percent(part: float, whole: float) -> str:
+    return "–" if not whole else f"{100 * part / whole:.1f} %"
+
+
+@register.filter
+def words(value: str) -> str:
+    return value.replace("_", " ").replace(".", " ")
+
+
+@register.filter
+def get(values: dict[str, Any], name: str) -> Any:
+    return values.get(name)
+
+
+@register.simple_tag(takes_context=True)
+def with_query(context: dict[str, Any], **changed: Any) -> str:
+    """This page's address with some of its query changed; empty values are left out."""
+    request: HttpRequest = context["request"]
+    query = request.GET.copy()
+    for name, value in changed.items():
+        if value in (None, ""):
+            query.pop(name, None)
+        else:
+            query[name] = str(value)
+    return "?" + query.urlencode()

@@ -1,0 +1,31 @@
+"""The request log, and the receipt of one request."""
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from billing.selectors import usage_of_request
+from dashboard.request_log import is_request_id, names_of_keys, pace_of, phases_of, request_log
+from dashboard.seats import Seat, seated
+from tenants.access import Action
+from tenants.selectors import keys_of_tenant
+
+
+@require_GET
+@seated(Action.VIEW_REQUESTS)
+def requests(request: HttpRequest, seat: Seat) -> HttpResponse:
+    return render(request, "dashboard/requests.html", {"log": request_log(seat.tenant, request.GET)})
+
+
+@require_GET
+@seated(Action.VIEW_REQUESTS)
+def request(request: HttpRequest, seat: Seat, request_id: str) -> HttpResponse:
+    """A request of another tenant looks like one that has not ended: nobody learns that it is there."""
+    if not is_request_id(request_id):
+        raise Http404("this is no id of a request")
+    record = usage_of_request(seat.tenant.id, request_id)
+    if record is None:
+        return render(request, "dashboard/request.html", {"record": None})
+    names = names_of_keys(list(keys_of_tenant(seat.tenant).filter(id=record["key_id"])))
+    shown = {"phases": phases_of(record), "pace": pace_of(record), "key_name": names.get(record["key_id"], record["key_id"])}
+    return render(request, "dashboard/request.html", {"record": record, **shown})
