@@ -20,6 +20,10 @@ MODES: dict[str, dict[str, Any]] = {
 OUTSIDE = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/t/nobody/"]
 ACCOUNT = ["/start/", "/accounts/email/", "/accounts/password/change/", "/accounts/2fa/", "/accounts/logout/"]
 DIALOGS = {"limits/": "Change limits", "members/": "Invite", "webhooks/": "Add webhook", "playground/": "View code"}
+FIRST_PAINT = """new Promise((done) => new PerformanceObserver((list) => {
+  const [paint] = list.getEntriesByName("first-contentful-paint");
+  if (paint) done(paint.startTime);
+}).observe({ type: "paint", buffered: true }))"""
 MAX_PAGE_BYTES = 150_000
 MAX_PAINT_MS = 1000.0
 
@@ -85,7 +89,7 @@ def test_pages_are_small_and_painted_within_a_second(
 
             page.on("requestfinished", finished)
             page.goto(address, wait_until="load")
-            paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+            paint_ms = page.evaluate(FIRST_PAINT)
             paints.append(paint_ms)
             sizes = [request.sizes()["responseBodySize"] for request in requests]
             assert sizes and sum(sizes) < MAX_PAGE_BYTES, (address, sizes)
