@@ -25,6 +25,7 @@ DESK = {"width": 1360, "height": 860}
 class Site:
     installation: Installation
     engine: Engine
+    sessions: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -36,6 +37,12 @@ class Site:
         return json.loads(text.splitlines()[-1])
 
     def session_of(self, username: str) -> str:
+        """One for each user: to make it takes a process."""
+        if username not in self.sessions:
+            self.sessions[username] = self._new_session(username)
+        return self.sessions[username]
+
+    def _new_session(self, username: str) -> str:
         code = f"""
 from django.contrib.auth import SESSION_KEY, BACKEND_SESSION_KEY, HASH_SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
