@@ -160,11 +160,6 @@ def has_used_key(tenant_id: UUID, key_id: str) -> bool:
     return UsageHour.objects.filter(tenant_id=tenant_id, key_id=key_id, requests__gt=0).exists()
 
 
-def models_used(tenant_id: UUID) -> list[str]:
-    rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("model")
-    return list(rows.values_list("model", flat=True).distinct())
-
-
 def newest_use(tenant_id: UUID) -> datetime | None:
     rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
     found: datetime | None = rows.values_list("newest_at", flat=True).first()

@@ -7,8 +7,9 @@ from typing import Any
 
 from django.db.models import Q
 
-from billing.selectors import LEFT, WENT_WELL, models_used, requests_of_tenant
+from billing.selectors import LEFT, WENT_WELL, requests_of_tenant
 from dashboard.paging import Page, by_time
+from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
@@ -65,7 +66,7 @@ def request_log(tenant: Any, asked: Mapping[str, str]) -> RequestLog:
         model=model,
         key=key,
         ended=ended if ended in _WANTED else "",
-        models=models_used(tenant.id),
+        models=model_ids(),
         keys=keys,
         key_names=names_of_keys(keys),
     )

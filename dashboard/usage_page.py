@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from billing.selectors import models_used, newest_use
+from billing.selectors import newest_use
 from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
 from dashboard.usage_query import GROUPS, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
 from headway.money import MICROS_A_USD
+from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant, members_of_tenant
 
 MAX_SERIES = 6
-MAX_TABLE_ROWS = 200
+MAX_TABLE_ROWS = 100
 OTHER = "Other"
 _COLUMNS = {
     "requests": "requests",
@@ -79,10 +80,14 @@ class UsagePage:
     def table_rows(self) -> list["TableRow"]:
         """Newest first; buckets without anything are left out, and what is beyond a page is in the file."""
         form = "%Y-%m-%d" if self.query.granularity == "day" else "%Y-%m-%d %H:%M"
-        rows = [
-            TableRow(start.strftime(form), [each.values[at] for each in self.series]) for at, start in enumerate(self.starts)
-        ]
-        return [row for row in reversed(rows) if any(row.values)][:MAX_TABLE_ROWS]
+        rows: list[TableRow] = []
+        for at in reversed(range(len(self.starts))):
+            values = [each.values[at] for each in self.series]
+            if any(values):
+                rows.append(TableRow(self.starts[at].strftime(form), values))
+            if len(rows) == MAX_TABLE_ROWS:
+                break
+        return rows
 
     @property
     def lead(self) -> str:
@@ -114,7 +119,7 @@ def usage_page(tenant: Any, asked: Mapping[str, str], now: datetime) -> UsagePag
         starts=starts,
         series=_series(buckets, starts, query, _namer(tenant, query, keys)),
         totals={name: _value(buckets, name) for name, _, _ in METRICS},
-        models=models_used(tenant.id),
+        models=model_ids(),
         keys=keys,
         as_of=now,
         newest=newest_use(tenant.id) if not buckets else None,

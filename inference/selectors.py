@@ -63,6 +63,11 @@ class FleetStatus:
         return asdict(self)
 
 
+def model_ids() -> list[str]:
+    """Of every model there is or was."""
+    return list(Model.objects.order_by("public_id").values_list("public_id", flat=True))
+
+
 def has_model(public_id: str) -> bool:
     return Model.objects.filter(public_id=public_id).exists()
 

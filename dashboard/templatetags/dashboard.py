@@ -86,6 +86,12 @@ def ms(value: float | None) -> str:
 
 
 @register.filter
+def amount(value: Any, unit: str) -> str:
+    """As numbers of that unit are shown: "usd" (micro-dollars), "ms", or a count."""
+    return usd(value) if unit == "usd" else ms(value) if unit == "ms" else thousands(value)
+
+
+@register.filter
 def percent(part: float, whole: float) -> str:
     return "–" if not whole else f"{100 * part / whole:.1f} %"
 

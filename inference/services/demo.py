@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from dashboard.services.people import ensure_demo_member
 from headway.home import Home
-from headway.supervision import local_url
+from headway.local_url import local_url
 from inference.engines.environments import default_environment
 from inference.models import Model, Pool, Replica
 from inference.services.registry import register_model, scale

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from headway.errors import Unavailable
-from headway.supervision import local_url
+from headway.local_url import local_url
 from inference.selectors import ModelStatus, fleet_status
 
 ASK_EVERY_S = 0.5

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headway import env
 from headway.home import Home
+from headway.local_url import local_url
 from headway.redis_server import own_broker_url, own_url
 from headway.settings_site import *  # noqa: F403
 from headway.settings_site import PUBLIC_API_URL, SITE_APPS, content_security
@@ -20,7 +21,7 @@ GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_mos
 METRICS_PORT = env.whole("HEADWAY_METRICS_PORT", 9101, at_least=1, at_most=65535)
 SITE_HOST = env.text("HEADWAY_SITE_HOST", "127.0.0.1")
 SITE_PORT = env.whole("HEADWAY_SITE_PORT", 8000, at_least=1, at_most=65535)
-SITE_URL = env.text("HEADWAY_SITE_URL", f"http://{SITE_HOST}:{SITE_PORT}").rstrip("/")
+SITE_URL = env.text("HEADWAY_SITE_URL", local_url(SITE_HOST, SITE_PORT)).rstrip("/")
 ALLAUTH_TRUSTED_PROXY_COUNT = TRUSTED_PROXY_HOPS = env.whole("HEADWAY_TRUSTED_PROXY_HOPS", 0, at_least=0, at_most=16)
 
 DEBUG = env.truth("HEADWAY_DEBUG", False)
@@ -153,7 +154,8 @@ STATIC_URL = "static/"
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
-CONTENT_SECURITY_POLICY = content_security(PUBLIC_API_URL or f"http://{GATEWAY_HOST}:{GATEWAY_PORT}")
+API_URL = PUBLIC_API_URL or local_url(GATEWAY_HOST, GATEWAY_PORT)
+CONTENT_SECURITY_POLICY = content_security(API_URL)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 SESSION_COOKIE_HTTPONLY = True

@@ -121,12 +121,6 @@ def _ports_text() -> str:
     return ", ".join(f"{name}={port} on {host}" for name, host, port in _wanted_ports())
 
 
-def local_url(host: str, port: int) -> str:
-    """How a process of this machine reaches what listens on `host`: brackets for IPv6, loopback for "any address"."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def check_ports_free() -> None:
     """Raises ConfigurationError naming the first port that is taken, and its setting."""
     for name, host, port in _wanted_ports():

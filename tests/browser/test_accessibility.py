@@ -16,7 +16,6 @@ MODES: dict[str, dict[str, Any]] = {
     "light": {"scheme": "light", "size": DESK},
     "dark": {"scheme": "dark", "size": DESK},
     "phone": {"scheme": "light", "size": PHONE},
-    "dark phone": {"scheme": "dark", "size": PHONE},
 }
 OUTSIDE = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/t/nobody/"]
 ACCOUNT = ["/start/", "/accounts/email/", "/accounts/password/change/", "/accounts/2fa/", "/accounts/logout/"]

@@ -1,6 +1,7 @@
 """Accounts: sign-up with a code by mail, log-in, reset, one-time passwords, and forms that count who posts them."""
 
 import re
+from urllib.parse import quote
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -11,6 +12,8 @@ from django.test import Client, override_settings
 from pytest_django import Settings
 
 from tenants.models import Membership, Tenant, User
+from tenants.services.invitations import invite
+from tests.tenants.cast import person, tenant_with
 from workers.models import Mail
 
 pytestmark = pytest.mark.django_db
@@ -154,3 +157,31 @@ def test_the_admin_has_a_looser_policy_than_pages_and_still_runs_no_inline_scrip
     assert "style-src 'self' 'unsafe-inline'" in admin
     assert "script-src 'self'" in admin and "script-src 'self' 'unsafe" not in admin
     assert "unsafe" not in page
+
+
+def test_an_invited_stranger_who_signs_up_ends_at_the_invitation() -> None:
+    tenant = tenant_with("acme", owner=person("ann"))
+    token = invite(tenant=tenant, email=EMAIL, role="viewer", actor="test", actor_role="owner").token
+    client, address = Client(), f"/invitations/{token}/"
+    asked = client.get(address)["location"]
+    assert asked == f"/accounts/login/?next={address}"
+    assert f"/accounts/signup/?next={quote(address, safe='')}" in client.get(asked).content.decode()
+    Mail.objects.all().delete()
+    client.post(f"/accounts/signup/?next={address}", {"email": EMAIL, "password1": PASSWORD, "next": address})
+    found = re.search(r"^\s*([A-Z0-9-]{6,9})\s*$", Mail.objects.get(to=EMAIL).text, re.MULTILINE)
+    assert found is not None
+    assert client.post("/accounts/confirm-email/", {"code": found[1]})["location"] == address
+    assert client.post(address)["location"] == "/t/acme/"
+    assert client.get("/t/acme/").status_code == 200
+
+
+def test_an_invitation_opens_for_the_person_it_was_sent_to_alone() -> None:
+    tenant = tenant_with("acme", owner=person("ann"))
+    token = invite(tenant=tenant, email="grace@example.com", role="viewer", actor="test", actor_role="owner").token
+    client = Client()
+    signed_up(client)
+    refused = client.post(f"/invitations/{token}/")
+    assert refused.status_code == 403
+    assert "grace@example.com" in refused.content.decode()
+    assert client.get("/t/acme/").status_code == 404
+    assert client.get("/invitations/made-up/").status_code == 404
