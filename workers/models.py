@@ -10,6 +10,7 @@ class OutboxEntry(models.Model):
     ids = models.JSONField()
     created_at = models.DateTimeField(auto_now_add=True)
     due_at = models.DateTimeField(help_text="not before; while it is being done outside: when it may be tried again")
+    told_at = models.DateTimeField(null=True, help_text="when the broker was told last, of this attempt")
     attempts = models.PositiveIntegerField(default=0)
     done_at = models.DateTimeField(null=True)
     given_up_at = models.DateTimeField(null=True)

@@ -108,7 +108,7 @@ def test_whatever_dies_each_entry_is_done_exactly_once(background: Background) -
 
 @pytest.mark.soak
 def test_for_minutes(background: Background) -> None:
-    run(background, mails=10_000, load_s=300, kills=100, seed=6)
+    run(background, mails=5_000, load_s=240, kills=50, seed=6)
 
 
 def test_the_password_of_the_server_is_for_nobody_elses_eyes(background: Background) -> None:

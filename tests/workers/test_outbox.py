@@ -90,6 +90,26 @@ def test_the_sweep_names_what_is_due_and_not_done(monkeypatch: pytest.MonkeyPatc
     assert later.id not in broker.told
 
 
+def test_what_the_broker_was_told_is_told_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that forgot is told again; one that has much to do does not get the same a hundred times."""
+    broker, one = Broker(monkeypatch), entry()
+    for _ in range(5):
+        sweep()
+    assert broker.told == [one.id]
+    OutboxEntry.objects.update(told_at=timezone.now() - outbox.TELL_AGAIN - timedelta(seconds=1))
+    sweep()
+    assert broker.told == [one.id] * 2
+
+
+def test_what_failed_is_told_as_soon_as_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, one = Broker(monkeypatch), entry()
+    sweep()
+    carry_out(one.id, {"k": Effect(Calls(TryLater("no")))})
+    OutboxEntry.objects.update(due_at=timezone.now())
+    sweep()
+    assert broker.told == [one.id] * 2
+
+
 def test_an_effect_in_the_database_and_its_mark_are_one() -> None:
     one = entry(n=7)
     assert carry_out(one.id, {"k": Effect(mail)})

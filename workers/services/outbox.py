@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 RUN_TASK = "workers.tasks.carry_out_entry"
 SWEEP_BATCH = 500
+TELL_AGAIN = timedelta(seconds=15)
+"""What the broker was told is left to it for so long: telling it all the time would fill its queue with the same."""
 FIRST_RETRY_S = 5.0
 MAX_RETRY_S = 3600.0
 KEPT = timedelta(days=7)
@@ -53,9 +55,10 @@ class Effect:
 def put(*, kind: str, ids: Ids, due_at: datetime | None = None) -> OutboxEntry:
     """Call it inside the transaction that decides it."""
     assert connection.in_atomic_block, "put it into the transaction that decides it"
-    entry = OutboxEntry.objects.create(kind=kind, ids=ids, due_at=due_at or timezone.now())
+    now = timezone.now()
+    entry = OutboxEntry.objects.create(kind=kind, ids=ids, due_at=due_at or now, told_at=now if due_at is None else None)
     if due_at is None:
-        transaction.on_commit(lambda: tell_broker([entry.id]), robust=True)
+        transaction.on_commit(lambda: _tell_at_once(entry.id), robust=True)
     return entry
 
 
@@ -73,8 +76,13 @@ def tell_broker(entry_ids: list[int]) -> int:
 
 def sweep() -> int:
     """Tell the broker of what is due and not done. Returns of how many."""
-    due = OutboxEntry.objects.filter(done_at=None, given_up_at=None, due_at__lte=timezone.now())
-    return tell_broker(list(due.order_by("due_at").values_list("id", flat=True)[:SWEEP_BATCH]))
+    now = timezone.now()
+    due = OutboxEntry.objects.filter(done_at=None, given_up_at=None, due_at__lte=now)
+    untold = due.filter(Q(told_at=None) | Q(told_at__lt=now - TELL_AGAIN))
+    entry_ids = list(untold.order_by("due_at").values_list("id", flat=True)[:SWEEP_BATCH])
+    told = tell_broker(entry_ids)
+    OutboxEntry.objects.filter(id__in=entry_ids[:told]).update(told_at=now)
+    return told
 
 
 def carry_out(entry_id: int, effects: Mapping[str, Effect]) -> bool:
@@ -95,11 +103,12 @@ def carry_out(entry_id: int, effects: Mapping[str, Effect]) -> bool:
 
 def try_again(entry_id: int) -> bool:
     """One that was given up, from the start."""
-    fresh = {"given_up_at": None, "attempts": 0, "due_at": timezone.now()}
+    now = timezone.now()
+    fresh = {"given_up_at": None, "attempts": 0, "due_at": now, "told_at": now}
     with transaction.atomic():
         changed = OutboxEntry.objects.filter(id=entry_id, done_at=None).exclude(given_up_at=None).update(**fresh)
         if changed:
-            transaction.on_commit(lambda: tell_broker([entry_id]), robust=True)
+            transaction.on_commit(lambda: _tell_at_once(entry_id), robust=True)
     return bool(changed)
 
 
@@ -114,6 +123,11 @@ def retry_after_s(attempts: int) -> float:
     return wait_s * (1 + random.random() / 10)
 
 
+def _tell_at_once(entry_id: int) -> None:
+    if not tell_broker([entry_id]):
+        OutboxEntry.objects.filter(id=entry_id, done_at=None).update(told_at=None)  # the next sweep's
+
+
 def _in_database(entry: OutboxEntry, effect: Effect) -> bool:
     with transaction.atomic():
         now = timezone.now()
@@ -126,7 +140,7 @@ def _in_database(entry: OutboxEntry, effect: Effect) -> bool:
 
 def _outside(entry: OutboxEntry, effect: Effect) -> bool:
     now = timezone.now()
-    claim = {"attempts": entry.attempts + 1, "due_at": now + timedelta(seconds=effect.lease_s)}
+    claim = {"attempts": entry.attempts + 1, "due_at": now + timedelta(seconds=effect.lease_s), "told_at": None}
     claimed = OutboxEntry.objects.filter(
         id=entry.id, done_at=None, given_up_at=None, attempts=entry.attempts, due_at=entry.due_at
     )
@@ -145,6 +159,7 @@ def _note_failure(entry: OutboxEntry, error: Exception, effect: Effect) -> None:
         "attempts": attempts,
         "last_error": text[:300],
         "due_at": now + timedelta(seconds=retry_after_s(attempts)),
+        "told_at": None,
     }
     if attempts >= effect.max_attempts:
         values["given_up_at"] = now
