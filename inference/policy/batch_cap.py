@@ -28,6 +28,7 @@ class BatchCap:
         self._exact = float(max_in_flight)
         self._changed_s = float("-inf")
         self._alone_s: float | None = None
+        self._alone_from_s = float("-inf")  # from when on a figure of one alone is believed
 
     @property
     def value(self) -> int:
@@ -42,8 +43,7 @@ class BatchCap:
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
         """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
-        if inter_token_s is not None and in_flight == 1:
-            self._saw_alone(inter_token_s)
+        self._look_at_one_alone(inter_token_s, in_flight, now_s)
         if target_s is None or in_flight == 0 or inter_token_s is None:
             self._grow(in_flight, now_s)
         elif now_s >= self._changed_s + self._tunables.interval_s:
@@ -54,10 +54,18 @@ class BatchCap:
                 self._grow(in_flight, now_s)
         return self.value
 
-    def _saw_alone(self, inter_token_s: float) -> None:
-        """Moves slowly: one slow moment is no slow replica, and one that was slow may not stay so."""
-        known_s = inter_token_s if self._alone_s is None else self._alone_s
-        self._alone_s = known_s + (inter_token_s - known_s) * self._tunables.alone_weight
+    def _look_at_one_alone(self, inter_token_s: float | None, in_flight: int, now_s: float) -> None:
+        """What is measured carries what was before: one must have been alone for a while. A lower figure is believed at once,
+        a higher one slowly: a slow moment is no slow replica, and one that was quick may not stay so."""
+        if in_flight != 1:
+            self._alone_from_s = now_s + self._tunables.interval_s
+        if in_flight != 1 or inter_token_s is None or now_s < self._alone_from_s:
+            return
+        known_s = self._alone_s
+        if known_s is None or inter_token_s < known_s:
+            self._alone_s = inter_token_s
+        else:
+            self._alone_s = known_s + (inter_token_s - known_s) * self._tunables.alone_weight
 
     def _aim_s(self, target_s: float) -> float:
         aim_s = target_s * self._tunables.aim_ratio

@@ -43,6 +43,16 @@ def test_a_target_that_one_request_alone_misses_does_not_starve_the_replica() ->
     assert max(caps) <= 6
 
 
+def test_what_was_measured_with_others_beside_it_says_nothing_about_one_alone() -> None:
+    """The measurement fades: just after the others have left, it is still theirs."""
+    cap = BatchCap(TUNABLES, 16)
+    cap.measured(inter_token_s=0.1, target_s=0.05, in_flight=16, now_s=0.0)
+    for step, inter_token_s in enumerate((0.1, 0.08, 0.05, 0.035, 0.035)):
+        cap.measured(inter_token_s=inter_token_s, target_s=0.05, in_flight=1, now_s=0.5 + step / 2)
+    shrunk = cap.measured(inter_token_s=0.06, target_s=0.05, in_flight=10, now_s=20.0)
+    assert shrunk < 10, "0.035 s alone: the target of 0.05 can be held"
+
+
 def test_one_slow_moment_is_no_slow_replica() -> None:
     cap = BatchCap(TUNABLES, 64)
     for step in range(20):
