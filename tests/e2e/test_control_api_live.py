@@ -103,10 +103,11 @@ async def take_away(live: Live, how: str) -> None:
         issued = (await site.post(f"{BASE}/keys/", json={"name": "doomed"})).json()
         for client in (first, second):
             client.headers["authorization"] = f"Bearer {issued['key']}"
-        async with asyncio.timeout(5):
-            while (await first.post("/v1/chat/completions", json=BODY)).status_code != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        warm = await asyncio.gather(*(client.post("/v1/chat/completions", json=BODY) for client in (first, second) * 10))
+        warm: list[int] = []
+        async with asyncio.timeout(10):  # each process of the gateway learns of the key for itself
+            while set(warm) != {200}:
+                asked = [client.post("/v1/chat/completions", json=BODY) for client in (first, second) * 10]
+                warm = [answer.status_code for answer in await asyncio.gather(*asked)]
         path = f"{BASE}/keys/{issued['id']}/"
         if how == "revoke":
             done = await site.delete(path)
@@ -117,7 +118,6 @@ async def take_away(live: Live, how: str) -> None:
         since_s = time.monotonic()
         lasts = await asyncio.gather(*(last_success_s(client, since_s=since_s) for client in (first, second)))
     assert done.status_code in (200, 204)
-    assert {answer.status_code for answer in warm} == {200}
     assert max(lasts) <= 1.0
 
 
