@@ -1,6 +1,6 @@
 """HeadwayError
 ├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan, UnknownMember, UnknownInvitation, UnknownWebhook
-├── Conflict ── TenantExists, AlreadyMember, LastOwner
+├── Conflict ── TenantExists, AlreadyMember, LastOwner, AlreadyRotated
 ├── NotAllowed ── WrongPerson   who asks may not do that
 ├── TenantScopeMissing   our mistake: a query over tenants that names none
 └── AuditIsAppendOnly    our mistake: code that would change the audit log
@@ -47,6 +47,12 @@ class LastOwner(Conflict):
     """Make somebody else an owner first; a tenant always has one."""
 
     code = "last_owner"
+
+
+class AlreadyRotated(Conflict):
+    """Use the key that took its place; a key is rotated once."""
+
+    code = "key_already_rotated"
 
 
 class UnknownMember(NotFound):

@@ -182,6 +182,7 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
+    rotated_at = models.DateTimeField(null=True, blank=True, help_text="another took its place; it may go on for a while")
     created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     scopes = models.JSONField(default=inference_only, help_text="of tenants.access.Scope")
     allowed_models = models.JSONField(default=list, blank=True, help_text="public ids; empty: all")

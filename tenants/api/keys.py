@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -15,6 +16,7 @@ from tenants.api.base import TenantView
 from tenants.errors import UnknownKey
 from tenants.models import ApiKey, Limit, LimitKind
 from tenants.services import keys
+from tenants.services.holding import hold_tenant
 from tenants.services.key_settings import settings_of
 
 
@@ -54,9 +56,11 @@ class OneKey(TenantView):
     def patch(self, _request: Request, tenant: str, key_id: str) -> Response:
         """What is given; gateways know within a second. The scope manage is given to new keys only."""
         asked, standing = self.read(shapes.KeyFields, partial=True), self.standing
-        before = settings_of(keys.key_in_use(standing.tenant, key_id))
         given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
-        keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=replace(before, **given), actor=standing.actor)
+        with transaction.atomic():
+            hold_tenant(standing.tenant)  # what is not given stays as whoever came before has set it
+            settings = replace(settings_of(keys.key_in_use(standing.tenant, key_id)), **given)
+            keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=settings, actor=standing.actor)
         return self._shown(key_id)
 
     @extend_schema(operation_id="keys_revoke", responses={204: None})

@@ -1,7 +1,7 @@
 """People who can log in, and what they are in tenants.
 
 `actor_role` is the role of who asks (an operator's command: owner): owners make and unmake owners, admins everyone else.
-A tenant always has an owner. Changes of one tenant's members wait for each other on its row.
+A tenant always has an owner.
 """
 
 from django.db import IntegrityError, transaction
@@ -11,6 +11,7 @@ from tenants.access import Action, Role, allows, may_assign
 from tenants.errors import AlreadyMember, LastOwner, NotAllowed, UnknownMember
 from tenants.models import ApiKey, Membership, Tenant, User
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant, hold_tenants
 from tenants.services.keys import hand_over_key, revoke_api_key
 
 
@@ -120,14 +121,16 @@ def publish_member(member: Membership, *, is_gone: bool = False) -> None:
 
 
 def publish_memberships(user: User) -> None:
-    """The same of everywhere the person belongs to, after he was switched off or on."""
-    for member in Membership.unscoped.filter(user=user).select_related("user"):
+    """The same of everywhere the person belongs to, after being switched off or on. Call it inside the transaction."""
+    memberships = Membership.unscoped.filter(user=user)
+    hold_tenants(Tenant.objects.filter(pk__in=memberships.values("tenant")))
+    for member in memberships.select_related("user"):
         publish_member(member)
 
 
 def _locked_member(tenant: Tenant, user: User) -> Membership:
-    """Raises UnknownMember. Others who change members of the tenant wait (SQLite has one writer anyway)."""
-    Tenant.objects.select_for_update().get(pk=tenant.pk)
+    """Raises UnknownMember. Others who change the tenant wait."""
+    hold_tenant(tenant)
     member: Membership | None = Membership.objects.for_tenant(tenant).filter(user=user).first()
     if member is None:
         raise UnknownMember(f"{user} is no member of {tenant.name}")

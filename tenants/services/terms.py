@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from billing.services.month_spend import tell_month
 from headway.errors import InvalidInput
@@ -17,6 +18,7 @@ from tenants.models import ApiKey, Limit, Plan, Tenant, Tier
 from tenants.models import LimitKind as LimitKind  # other apps name kinds of limits too
 from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant, hold_tenants
 
 MAX_LIMIT = 10**15
 MAX_WEIGHT = 1000.0
@@ -38,6 +40,7 @@ def set_plan(*, tenant: Tenant, plan: str, actor: str) -> TermsInForce:
         names = ", ".join(Plan.objects.order_by("name").values_list("name", flat=True)) or "none yet, see define_plan"
         raise UnknownPlan(f"there is no plan {plan!r}; there are: {names}", param="plan")
     with transaction.atomic():
+        hold_tenant(tenant)
         before = terms_in_force(tenant)
         tenant.plan = found
         tenant.save(update_fields=["plan"])
@@ -68,6 +71,7 @@ def set_limits(
     if time_zone is not None and zone_named(time_zone) is None:
         raise InvalidInput(f"{time_zone!r} is not a time zone, such as Europe/Berlin", param="time_zone")
     with transaction.atomic():
+        hold_tenant(tenant)
         before = terms_in_force(tenant)
         key = _key_of(tenant, key_id) if key_id is not None else None
         for kind, value in limits.items():
@@ -142,7 +146,7 @@ def define_plan(
             setattr(plan, field, value)
         plan.save()
         record_audit(actor=actor, action="plan.define", target=name, before=before, after=given)
-        for tenant in _tenants_on(plan):
+        for tenant in _held_on(plan):
             publish_terms(terms_in_force(tenant), tenant)
     return plan
 
@@ -195,6 +199,6 @@ def _new_plan(name: str) -> Plan:
     return plan
 
 
-def _tenants_on(plan: Plan) -> list[Tenant]:
-    on_it = list(Tenant.objects.filter(plan=plan).order_by("id"))
-    return on_it + (list(Tenant.objects.filter(plan=None).order_by("id")) if plan.name == DEFAULT_PLAN else [])
+def _held_on(plan: Plan) -> list[Tenant]:
+    of_default = Q(plan=None) if plan.name == DEFAULT_PLAN else Q(pk=None)
+    return hold_tenants(Tenant.objects.filter(Q(plan=plan) | of_default))

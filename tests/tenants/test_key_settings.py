@@ -10,7 +10,7 @@ from django.utils import timezone
 from billing.services.ledger import record_usage
 from headway.errors import Conflict, InvalidInput
 from inference.models import ControlChange, Model
-from tenants.errors import NotAllowed, UnknownKey
+from tenants.errors import AlreadyRotated, NotAllowed, UnknownKey
 from tenants.models import ApiKey, AuditEntry, Limit, LimitKind, Tenant
 from tenants.services import keys
 from tenants.services.key_settings import settings_of
@@ -121,7 +121,7 @@ def test_rotating_without_overlap_revokes_at_once(acme: Tenant) -> None:
     issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:ann")
     assert told(old) is None
     assert told(issued.key) is not None
-    with pytest.raises(UnknownKey):
+    with pytest.raises(AlreadyRotated):
         rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:ann")
 
 
