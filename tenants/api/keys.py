@@ -38,10 +38,11 @@ class Keys(TenantView):
 
     @extend_schema(operation_id="keys_issue", request=shapes.NewKey, responses={201: shapes.IssuedKeyShape})
     def post(self, _request: Request, tenant: str) -> Response:
-        """The whole key is in this answer, and in no other."""
+        """The whole key is in this answer, and in no other. A key makes no key that may more than itself."""
         asked, standing = self.read(shapes.NewKey), self.standing
         limits = limits_of(asked.pop("limits", {}))
-        issued = keys.issue_api_key(tenant=standing.tenant, actor=standing.actor, member=standing.user, limits=limits, **asked)
+        who: dict[str, Any] = {"actor": standing.actor, "member": standing.user, "by": standing.asker}
+        issued = keys.issue_api_key(tenant=standing.tenant, limits=limits, **who, **asked)
         return _issued(issued)
 
 
@@ -54,13 +55,17 @@ class OneKey(TenantView):
 
     @extend_schema(operation_id="keys_change", request=shapes.KeyFields, responses=shapes.KeyShape)
     def patch(self, _request: Request, tenant: str, key_id: str) -> Response:
-        """What is given; gateways know within a second. The scope manage is given to new keys only."""
+        """What is given; gateways know within a second. The scope manage is given to new keys only.
+
+        A key does not change itself, nor another into one that may more than itself.
+        """
         asked, standing = self.read(shapes.KeyFields, partial=True), self.standing
         given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
         with transaction.atomic():
             hold_tenant(standing.tenant)  # what is not given stays as whoever came before has set it
             settings = replace(settings_of(keys.key_in_use(standing.tenant, key_id)), **given)
-            keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=settings, actor=standing.actor)
+            who: dict[str, Any] = {"actor": standing.actor, "by": standing.asker}
+            keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=settings, **who)
         return self._shown(key_id)
 
     @extend_schema(operation_id="keys_revoke", responses={204: None})
@@ -85,9 +90,8 @@ class RotateKey(TenantView):
         """A new key with the same settings; the old one goes on working for the overlap."""
         overlap_h = int(self.read(shapes.Rotation)["overlap_h"])
         standing = self.standing
-        issued = keys.rotate_api_key(
-            tenant=standing.tenant, key_id=key_id, overlap_h=overlap_h, actor=standing.actor, member=standing.user
-        )
+        who: dict[str, Any] = {"actor": standing.actor, "member": standing.user, "by": standing.asker}
+        issued = keys.rotate_api_key(tenant=standing.tenant, key_id=key_id, overlap_h=overlap_h, **who)
         return _issued(issued)
 
 
@@ -107,7 +111,8 @@ class EnableKey(OneKey):
 
     @extend_schema(operation_id="keys_enable", request=None, responses=shapes.KeyShape)
     def post(self, _request: Request, tenant: str, key_id: str) -> Response:
-        keys.enable_api_key(tenant=self.standing.tenant, key_id=key_id, actor=self.standing.actor)
+        who: dict[str, Any] = {"actor": self.standing.actor, "by": self.standing.asker}
+        keys.enable_api_key(tenant=self.standing.tenant, key_id=key_id, **who)
         return self._shown(key_id)
 
 

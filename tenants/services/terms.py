@@ -19,6 +19,7 @@ from tenants.models import LimitKind as LimitKind  # other apps name kinds of li
 from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
 from tenants.services.holding import hold_tenant, hold_tenants
+from tenants.services.key_bounds import Asker, check_limits_within, check_may_touch
 
 MAX_LIMIT = 10**15
 MAX_WEIGHT = 1000.0
@@ -56,12 +57,13 @@ def set_limits(
     model: str | None = None,
     time_zone: str | None = None,
     is_self_service: bool = False,
+    by: Asker = None,
 ) -> TermsInForce:
     """Set or (None) remove limits of the tenant, of one of its keys or of a model as it uses it; others stay.
 
     `is_self_service`: by the tenant itself, which changes no limit that we set, and of the whole tenant allows itself no
-    more than its plan does. Raises InvalidInput, UnknownKey for a key that is not this tenant's or is revoked, NotAllowed.
-    Nothing is changed then.
+    more than its plan does. `by`: who asks (key_bounds); a key gives others no more than it has, and itself nothing.
+    Raises InvalidInput, UnknownKey for a key that is not this tenant's or is revoked, NotAllowed; nothing is changed then.
     """
     _check_limits(limits)
     if key_id is not None and model is not None:
@@ -74,6 +76,9 @@ def set_limits(
         hold_tenant(tenant)
         before = terms_in_force(tenant)
         key = _key_of(tenant, key_id) if key_id is not None else None
+        if key is not None:
+            check_may_touch(by, key)
+            check_limits_within(by, limits)
         for kind, value in limits.items():
             rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model or "", kind=kind)
             if is_self_service:

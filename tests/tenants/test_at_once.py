@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,9 +87,9 @@ def test_n2_a_key_that_is_revoked_while_it_is_changed_stays_revoked_at_the_gatew
     for _ in range(5):
         key = issued(acme)
         ends = at_once(
-            lambda key=key: keys.revoke_api_key(key_id=key.id, actor="test"),
-            lambda key=key: keys.change_api_key(tenant=mine(acme), key_id=key.id, settings=KeySettings("b"), actor="test"),
-            lambda key=key: keys.disable_api_key(tenant=mine(acme), key_id=key.id, actor="test"),
+            partial(keys.revoke_api_key, key_id=key.id, actor="test"),
+            partial(keys.change_api_key, tenant=mine(acme), key_id=key.id, settings=KeySettings("b"), actor="test"),
+            partial(keys.disable_api_key, tenant=mine(acme), key_id=key.id, actor="test"),
         )
         assert set(ends) <= {"done", UnknownKey.__name__}
         assert ControlChange.objects.filter(kind="key", key=key.id).latest("id").payload is None

@@ -23,6 +23,7 @@ from tenants.services.keys import (
     revoke_api_key,
     rotate_api_key,
 )
+from tenants.services.members import add_member
 from tests.inference.gateway.usage_drafts import draft
 from tests.tenants.cast import person, tenant_with
 
@@ -154,10 +155,14 @@ def test_b32_rotating_does_not_fill_a_monthly_cap_again(acme: Tenant) -> None:
 
 
 def test_who_rotates_a_key_gets_no_more_than_their_own_role(acme: Tenant) -> None:
-    ann, dev = acme_owner(acme), person("dev")
-    old = issue_api_key(tenant=acme, name="boss", actor="test", member=ann, scopes=["manage"]).key
-    issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:dev", member=dev)
-    assert issued.key.member == dev
+    admin, dev = person("admin"), person("dev")
+    add_member(tenant=acme, user=admin, role="admin", actor="test")
+    add_member(tenant=acme, user=dev, role="developer", actor="test")
+    old = issue_api_key(tenant=acme, name="boss", actor="test", member=acme_owner(acme), scopes=["manage"]).key
+    with pytest.raises(NotAllowed):
+        rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:dev", member=dev)
+    issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:admin", member=admin)
+    assert issued.key.member == admin
 
 
 def acme_owner(tenant: Tenant) -> Any:

@@ -147,7 +147,7 @@ def test_a_key_makes_keys_only_when_scoped_to_and_of_its_own_member(acme: Tenant
     for scopes in (("inference",), ("read_usage",), ("inference", "read_usage")):
         answer = with_key(acme, *scopes, member=people["owner"]).post("tenants/acme/keys/", {"name": "x"})
         assert (answer.status_code, code_of(answer)) == (403, "not_allowed")
-    made = with_key(acme, "manage", member=people["developer"]).post("tenants/acme/keys/", {"name": "x"})
+    made = with_key(acme, "manage", "inference", member=people["developer"]).post("tenants/acme/keys/", {"name": "x"})
     assert (made.status_code, made.json()["member"]["name"]) == (201, "acme-developer")
     assert AuditEntry.objects.filter(action="key.issue").latest("id").actor.startswith("key:")
 
