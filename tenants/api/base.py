@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import DataError
-from rest_framework.exceptions import MethodNotAllowed, NotFound
+from rest_framework.exceptions import MethodNotAllowed, NotFound, ParseError
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
@@ -21,10 +21,19 @@ from tenants.errors import NotAllowed
 READING = frozenset({"GET", "HEAD"})
 
 
+class BodyParser(JSONParser):
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        """Raises ParseError."""
+        try:
+            return super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise ParseError("JSON parse error - it is nested too deep") from None
+
+
 class HeadwayView(APIView):
     authentication_classes = AUTHENTICATION
     permission_classes = ()
-    parser_classes = (JSONParser,)
+    parser_classes = (BodyParser,)
     renderer_classes = (JSONRenderer,)
     http_method_names: tuple[str, ...] = (
         "get",
