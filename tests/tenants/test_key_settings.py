@@ -13,7 +13,7 @@ from inference.models import ControlChange, Model
 from tenants.errors import AlreadyRotated, NotAllowed, UnknownKey
 from tenants.models import ApiKey, AuditEntry, Limit, LimitKind, Tenant
 from tenants.services import keys
-from tenants.services.key_settings import settings_of
+from tenants.services.key_settings import allows_address, settings_of
 from tenants.services.key_use import note_key_use
 from tenants.services.keys import (
     change_api_key,
@@ -101,6 +101,24 @@ def test_an_existing_key_never_becomes_a_managing_one(acme: Tenant) -> None:
             tenant=acme, key_id=key.id, settings=replace(settings_of(key), scopes=("inference", "manage")), actor="user:dev"
         )
     assert ApiKey.objects.for_tenant(acme).get().scopes == ["inference"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("::ffff:203.0.113.7", "203.0.113.7/32"),
+        ("::ffff:203.0.113.7/120", "203.0.113.0/24"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::/0", "::/0"),
+        ("::fffe:0:0/95", "::fffe:0:0/95"),
+        ("2001:db8::/32", "2001:db8::/32"),
+    ],
+)
+def test_n16_ipv4_mapped_into_ipv6_is_kept_as_ipv4(acme: Tenant, given: str, kept: str) -> None:
+    key = issue_api_key(tenant=acme, name="ci", actor="test", allowed_addresses=[given]).key
+    assert key.allowed_addresses == [kept]
+    if "203.0.113" in kept:
+        assert allows_address(key, "203.0.113.7") and allows_address(key, "::ffff:203.0.113.7")
 
 
 @pytest.mark.parametrize("overlap_h", [1, 24])
