@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.db.models.functions import Lower
 
 from tenants.errors import AuditIsAppendOnly
 from tenants.owned import TenantOwnedManager
@@ -106,6 +107,9 @@ class Tenant(models.Model):
         Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="null: the plan named default"
     )
     time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
+
+    class Meta:
+        constraints = (models.UniqueConstraint(Lower("name"), name="tenants_names_differ_by_more_than_case"),)
 
     def __str__(self) -> str:
         return self.name
