@@ -3,11 +3,15 @@
 No example of hypothesis is failed for its time: machines are busy, and speed is measured in bench/.
 """
 
+import logging
+
 import hypothesis
 import pytest
 
 hypothesis.settings.register_profile("headway", deadline=None)
 hypothesis.settings.load_profile("headway")
+# The tests' own client writes the headers it sends, keys and all: no log of ours, in which keys are looked for (leaks.py).
+logging.getLogger("websockets.client").setLevel(logging.INFO)
 
 _FIXTURES = frozenset({"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"})
 

@@ -14,6 +14,7 @@ import structlog
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from inference.dispatch.mandate import Mandate
+from inference.dispatch.repeats import Repeats
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
@@ -66,6 +67,7 @@ class Session:
     def restore_running(self, ask: Ask, replica: str, *, age_s: float, completion_tokens: int) -> None:
         """It runs there, `ask` as it was granted. Known already: nothing happens."""
         self._host.own(self, ask.id)
+        self._host.repeats.claim(ask, self._host.now_s())
         self._host.brain.restore_running(
             ask, replica, age_s=age_s, completion_tokens=completion_tokens, now_s=self._host.now_s()
         )
@@ -74,6 +76,7 @@ class Session:
         """It holds its reservation and will ask again; a slot that it had here is free."""
         self._host.own(self, ask.id)
         now_s = self._host.now_s()
+        self._host.repeats.claim(ask, now_s)
         self._host.act(self._host.brain.end(ask.id, Ending.NEUTRAL, None, now_s))
         self._host.brain.restore_away(ask, age_s=age_s, now_s=now_s)
 
@@ -104,6 +107,7 @@ class Session:
         """An attempt has ended. Usage None: it will ask again; else this is the last of it."""
         if usage is not None:
             self._host.forget(self, request_id)
+            self._host.repeats.ended(request_id, made_tokens=usage.completion_tokens > 0, now_s=self._host.now_s())
         self._host.release(request_id)
         self._host.act(self._host.brain.end(request_id, ending, usage, self._host.now_s()))
 
@@ -147,6 +151,7 @@ class BrainHost:
         self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
         self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
         self._state, self._clock = state, clock
+        self.repeats = Repeats()
         self._owners: dict[str, Session] = {}
         self._models: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -251,6 +256,10 @@ class BrainHost:
             self._submit(ask)
 
     def _submit(self, ask: Ask) -> None:
+        repeated = self.repeats.claim(ask, self.now_s())
+        if repeated is not None:
+            self.act([repeated])
+            return
         self.act(self.brain.submit(ask, self.now_s()))
 
     def wait_again(self, ask: Ask, *, waited_s: float) -> None:
@@ -293,6 +302,7 @@ class BrainHost:
                 by_session.setdefault(session, []).append(decision)
                 if type(decision) is Refused:
                     self.forget(session, decision.id)
+                    self.repeats.ended(decision.id, made_tokens=False, now_s=self.now_s())
         for session, its in by_session.items():
             session.deliver(its)
         self.arm()

@@ -5,6 +5,7 @@ from typing import Any
 from headway.errors import HeadwayError
 from headway.money import micros_to_usd
 from inference.errors import DeadlineNotMet, NoReplicaReady, QueueFull, QueueTimeout, QuotaSpent, RateLimited
+from inference.gateway.idempotency import key_used
 from inference.policy.decisions import LimitHit, LimitKind, Reason, Refused, RetryKind, ScopeKind
 
 _MONEY = frozenset({LimitKind.BUDGET, LimitKind.BALANCE})
@@ -27,6 +28,8 @@ def error_of(refusal: Refused, model: str) -> HeadwayError:
         case Reason.LIMIT:
             assert refusal.hit is not None, "a limit that refuses says which"
             return _limit_error(refusal.hit, data)
+        case Reason.REPEATED:
+            return key_used(refusal.holder, is_running=after_s is not None)
         case Reason.QUEUE_FULL:
             return QueueFull(
                 f"Every replica of {model!r} is busy and the queue is full. Retry later.", retry_after_s=after_s, **data

@@ -98,6 +98,8 @@ class Exchange:
             request_id=request_id,
             route=route,
         )
+        self.repeat_key = b""
+        """Of the client's Idempotency-Key, if it sent one."""
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
@@ -325,6 +327,7 @@ class Exchange:
             blocks=blocks,
             excluded=excluded,
             can_park=can_resume(request),
+            repeat_key=self.repeat_key,
             waits_for_restart=last is not None and last.is_gone,
         )
         asked_s = self.parts.clock.monotonic_s()

@@ -1,4 +1,5 @@
-"""Idempotency-Key: one charge for a request that a client sends again. In memory, of this gateway process.
+"""Idempotency-Key: one charge for a request that a client sends again. In memory: of this gateway process, which so can refuse
+before it reads a body, and of the dispatcher, which decides for all processes (inference/dispatch/repeats.py).
 
 A key that is in use, or was used lately for a request that made tokens, is refused with the id of that request; answers
 are never stored. A request that made no tokens frees its key, so that a retry after a failure goes through.
@@ -20,6 +21,8 @@ class IdempotencyKeyUsed(Conflict):
     """Do not send it again: the request named in the message holds the key. Use a new key for a new request."""
 
     code = "idempotency_key_in_use"
+    holder = ""
+    """The request that has it."""
 
 
 @dataclass
@@ -42,17 +45,21 @@ class IdempotencyKeys:
         """Returns the name under which to `settle` it. Raises BadRequest, IdempotencyKeyUsed."""
         if not _VALID.fullmatch(key):
             raise BadRequest(f"`{HEADER}` must be 1 to 255 visible ASCII characters.", param=HEADER)
-        self._forget_an_idle_tenant(now_s)
         name = hashlib.blake2b(key, digest_size=16).digest()
+        self.claim(tenant_id, name, request_id, now_s=now_s)
+        return name
+
+    def claim(self, tenant_id: str, name: bytes, request_id: str, *, now_s: float) -> None:
+        """The same by the name. Its own again is no error. Raises IdempotencyKeyUsed."""
+        self._forget_an_idle_tenant(now_s)
         tenant = self._tenants.setdefault(tenant_id, _Tenant())
         self._tenants.move_to_end(tenant_id)
         self._forget(tenant, now_s)
-        if name in tenant.in_use:
-            raise _refused(tenant.in_use[name], is_running=True)
+        if tenant.in_use.get(name, request_id) != request_id:
+            raise key_used(tenant.in_use[name], is_running=True)
         if name in tenant.used:
-            raise _refused(tenant.used[name][0], is_running=False)
+            raise key_used(tenant.used[name][0], is_running=False)
         tenant.in_use[name] = request_id
-        return name
 
     def settle(self, tenant_id: str, name: bytes, *, made_tokens: bool, now_s: float) -> None:
         """The request that took it has ended."""
@@ -81,7 +88,9 @@ class IdempotencyKeys:
             self._tenants.move_to_end(tenant_id)  # open for long: look at the others
 
 
-def _refused(request_id: str, *, is_running: bool) -> IdempotencyKeyUsed:
+def key_used(request_id: str, *, is_running: bool) -> IdempotencyKeyUsed:
     message = f"This {HEADER} {'is in use by' if is_running else 'was used for'} the request {request_id}."
     headers = [("x-headway-receipt", request_id), ("x-should-retry", "true" if is_running else "false")]
-    return IdempotencyKeyUsed(message, retry_after_s=1.0 if is_running else None, headers=headers)
+    error = IdempotencyKeyUsed(message, retry_after_s=1.0 if is_running else None, headers=headers)
+    error.holder = request_id
+    return error

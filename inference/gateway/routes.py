@@ -58,6 +58,7 @@ class GenerateConsumer(GatewayConsumer):
             yield
             return
         name = keys.take(tenant_id, b"\n".join(sent), self.request_id, now_s=clock.monotonic_s())
+        exchange.repeat_key = name
         try:
             yield
         finally:

@@ -67,6 +67,8 @@ class Ask:
     """It may be taken off its replica for a more urgent one and go on later, at the exact token."""
     waits_for_restart: bool = False
     """The engine that had it is gone: where nobody else is left, it waits for that one to be started again."""
+    repeat_key: bytes = b""
+    """Of a client's Idempotency-Key; empty: it sent none."""
     likely_prompt_tokens: int | None = None
     """Where `prompt_tokens` is a bound: what it most likely is. None: it is exact."""
 
@@ -98,6 +100,7 @@ class Reason(StrEnum):
     QUEUE_TIMEOUT = "queue_timeout"
     DEADLINE = "deadline"  # the predicted wait is longer than it may wait
     LIMIT = "limit"
+    REPEATED = "repeated"  # another request has its Idempotency-Key
 
 
 class LimitKind(StrEnum):
@@ -205,6 +208,8 @@ class Refused:
     hit: LimitHit | None = None
     """For Reason.LIMIT."""
     rates: RateView = field(default_factory=RateView)
+    holder: str = ""
+    """For Reason.REPEATED: the request that has the key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,18 @@ def configure(config: dict[str, Any]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.get("level", "INFO"))
-    for noisy in ("httpx", "httpcore", "httpx2", "httpcore2", "asyncio", "daphne", "uvicorn.access", *_EVERY_TASK):
+    # Some of them would write headers at DEBUG, and so keys.
+    for noisy in (
+        "httpx",
+        "httpcore",
+        "httpx2",
+        "httpcore2",
+        "websockets",
+        "asyncio",
+        "daphne",
+        "uvicorn.access",
+        *_EVERY_TASK,
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
         processors=[

@@ -282,6 +282,18 @@ async def test_b118_several_processes_share_one_brain_and_its_death_cuts_no_stre
     assert (seen["epoch"], seen["in_flight"], seen["queued"], seen["leaked_slots"], seen["overcommitted"]) == (2, 0, 0, 0, 0)
 
 
+async def test_b70_an_idempotency_key_is_one_over_all_processes(fleet: Fleet) -> None:
+    await fleet.start(3)
+    same = {"authorization": f"Bearer {fleet.key}", "idempotency-key": "order-66"}
+
+    async def ask_anew() -> int:
+        async with httpx.AsyncClient(base_url=fleet.installation.url, headers=same, timeout=60) as client:
+            return (await client.post("/v1/chat/completions", json=BODY)).status_code
+
+    statuses = Counter(await asyncio.gather(*(ask_anew() for _ in range(24))))  # connections are spread over the processes
+    assert statuses == {200: 1, 409: 23}
+
+
 async def test_workers_whose_parent_is_killed_drain_and_end(fleet: Fleet) -> None:
     await fleet.start(2)
     workers = fleet.pids() | fleet.pids("--child")
