@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
+from django.db import transaction
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
@@ -13,9 +14,21 @@ from django.http import HttpRequest
 from headway.admin_pages import AuditedAdmin, admin_actor
 from tenants.models import ApiKey, AuditEntry, Limit, Membership, Plan, Tenant, User
 from tenants.services.keys import issue_api_key, revoke_api_key
+from tenants.services.members import publish_memberships
 from tenants.services.tenants import create_tenant
 
-admin.site.register(User, UserAdmin)
+
+@admin.register(User)
+class PersonAdmin(UserAdmin):  # type: ignore[type-arg]
+    """Who is switched off here is refused by gateways too. Nobody is deleted: their keys would be nobody's then."""
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            publish_memberships(obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
 
 
 @admin.register(Tenant)
@@ -79,7 +92,9 @@ class LimitAdmin(AuditedAdmin):
 
 
 @admin.register(Membership)
-class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class MembershipAdmin(AuditedAdmin):
+    """To look at: members come and go by the site and its API."""
+
     list_display = ("tenant", "user", "role")
 
 

@@ -1,7 +1,8 @@
 """HeadwayError
 ├── NotFound ── UnknownTenant, UnknownKey, UnknownPlan, UnknownMember, UnknownInvitation, UnknownWebhook
-├── Conflict ── TenantExists, AlreadyMember, LastOwner
+├── Conflict ── TenantExists, AlreadyMember, LastOwner, AlreadyRotated
 ├── NotAllowed ── WrongPerson   who asks may not do that
+├── TooManyInvitations   retry later
 ├── TenantScopeMissing   our mistake: a query over tenants that names none
 └── AuditIsAppendOnly    our mistake: code that would change the audit log
 """
@@ -49,6 +50,12 @@ class LastOwner(Conflict):
     code = "last_owner"
 
 
+class AlreadyRotated(Conflict):
+    """Use the key that took its place; a key is rotated once."""
+
+    code = "key_already_rotated"
+
+
 class UnknownMember(NotFound):
     """Fix the member; this person does not belong to the tenant."""
 
@@ -79,6 +86,14 @@ class WrongPerson(NotAllowed):
     """Log in with the address that was invited, and verified; the invitation is another person's."""
 
     code = "wrong_person"
+
+
+class TooManyInvitations(HeadwayError):
+    """Retry later; too many invitations were mailed within an hour."""
+
+    code = "too_many_invitations"
+    http_status = 429
+    error_type = "rate_limit_error"
 
 
 class AuditIsAppendOnly(HeadwayError):

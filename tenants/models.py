@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.db.models.functions import Lower
 
 from tenants.errors import AuditIsAppendOnly
 from tenants.owned import TenantOwnedManager
@@ -107,6 +108,9 @@ class Tenant(models.Model):
     )
     time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
 
+    class Meta:
+        constraints = (models.UniqueConstraint(Lower("name"), name="tenants_names_differ_by_more_than_case"),)
+
     def __str__(self) -> str:
         return self.name
 
@@ -182,6 +186,7 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
+    rotated_at = models.DateTimeField(null=True, blank=True, help_text="another took its place; it may go on for a while")
     created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     scopes = models.JSONField(default=inference_only, help_text="of tenants.access.Scope")
     allowed_models = models.JSONField(default=list, blank=True, help_text="public ids; empty: all")

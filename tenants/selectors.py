@@ -40,6 +40,17 @@ def tenants_of(user: User) -> list[Membership]:
     return list(Membership.unscoped.select_related("tenant", "tenant__plan").filter(user=user).order_by("tenant__name"))
 
 
+def role_in(tenant: Tenant, user: User) -> str:
+    """A blank: no member of the tenant, or switched off, who may nothing."""
+    row: Membership | None = Membership.objects.for_tenant(tenant).filter(user=user).first()
+    return row.role if row is not None and user.is_active else ""
+
+
+def role_of_key(key: ApiKey) -> str | None:
+    """Of the member it belongs to, as `role_in` says it. None: the key is nobody's."""
+    return role_in(key.tenant, key.member) if key.member is not None else None
+
+
 @dataclass(frozen=True)
 class LimitInForce:
     scope: str  # "tenant" | "key" | "model"

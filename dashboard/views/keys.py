@@ -73,7 +73,13 @@ def edit(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     del form.fields["expires_in_days"]
     if request.method == "POST" and form.is_valid():
         try:
-            change_api_key(tenant=seat.tenant, key_id=key.id, settings=settings_from(form.cleaned_data, key), actor=seat.actor)
+            change_api_key(
+                tenant=seat.tenant,
+                key_id=key.id,
+                settings=settings_from(form.cleaned_data, key),
+                actor=seat.actor,
+                by=seat.user,
+            )
             limits = limits_from(form.cleaned_data, limits_of_key(seat.tenant, key.id))
             set_limits(tenant=seat.tenant, key_id=key.id, limits=limits, actor=seat.actor, is_self_service=True)
             messages.success(request, f"{key.name} was changed; gateways know within a second")

@@ -1,7 +1,6 @@
 """Settings of an organisation: its time zone and its plan, with what a change of plan changes."""
 
 from functools import cache
-from zoneinfo import available_timezones
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -15,6 +14,7 @@ from dashboard.plan_page import plan_offers
 from dashboard.seats import Seat, seated
 from dashboard.telling import telling
 from headway.errors import HeadwayError
+from headway.months import zone_names
 from tenants.access import Action
 from tenants.errors import NotAllowed
 from tenants.services.plan_choice import choose_plan
@@ -52,4 +52,4 @@ def plan(request: HttpRequest, seat: Seat) -> HttpResponse:
 @cache
 def _zones() -> list[str]:
     """Of this machine; looking for them reads hundreds of files."""
-    return sorted(available_timezones())
+    return sorted(zone_names())

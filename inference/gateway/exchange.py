@@ -204,10 +204,10 @@ class Exchange:
 
     async def _serve(self, request: GenerationRequest) -> None:
         record = self.record
-        record.model = request.model
+        model = self.parts.state.model(request.model)
+        record.model = request.model if model is not None else ""  # whoever asks for thousands gets one row of sums
         self._set_terms(request)
         self.principal.key.check_model(request.model)
-        model = self.parts.state.model(request.model)
         if model is None:
             raise unknown_model(request.model)
         record.pool, record.version = model.pool, model.version

@@ -2,13 +2,13 @@
 
 import hashlib
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from headway.errors import HeadwayError
 from inference.policy.decisions import Tier
-from tenants.access import Action, Scope, actions_of_key
+from tenants.access import Action, Scope, actions_of_key, actions_of_role
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -47,6 +47,16 @@ class KeyRow(msgspec.Struct, frozen=True):
     is_disabled: bool = False
 
 
+class MemberRow(msgspec.Struct, frozen=True):
+    """A person who belongs to the tenant and may log in; the row's key is `<tenant id>/<user id>`."""
+
+    role: str
+
+
+def member_row_key(tenant_id: str, member_id: int) -> str:
+    return f"{tenant_id}/{member_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
     """What a key may be used for."""
@@ -61,9 +71,14 @@ class KeyTerms:
     def check(self, action: Action, address: str) -> None:
         """Raises KeyNotAllowed, AddressNotAllowed."""
         if action not in self.actions:
-            raise KeyNotAllowed("The scopes of this API key do not allow that. Use a key with the right scope.")
+            raise KeyNotAllowed("The scopes of this API key, or the role of its member, do not allow that. Use another key.")
         if self.networks and not self._has(address):
             raise AddressNotAllowed("This API key may not be used from your address.")
+
+    def of_member(self, role: str) -> "KeyTerms":
+        """What is left of them in the hands of a member of that role."""
+        actions = actions_of_role(role)
+        return self if self.actions <= actions else replace(self, actions=self.actions & actions)
 
     def check_model(self, model: str) -> None:
         """Raises ModelNotAllowed."""
@@ -90,7 +105,7 @@ def key_terms_of(row: KeyRow) -> KeyTerms:
     if row.tier_ceiling and row.tier_ceiling.upper() not in Tier.__members__:
         raise ValueError(f"there is no tier {row.tier_ceiling!r}")
     return KeyTerms(
-        actions=actions_of_key(row.scopes, member_role=None),
+        actions=actions_of_key(row.scopes, member_role=None),  # its member's role is a row of its own
         models=frozenset(row.models),
         networks=tuple(ipaddress.ip_network(address) for address in row.addresses),
         tier_ceiling=Tier[row.tier_ceiling.upper()] if row.tier_ceiling else Tier.INTERACTIVE,

@@ -13,7 +13,16 @@ import msgspec
 import structlog
 
 from headway.errors import HeadwayError
-from inference.gateway.key_rows import UNRESTRICTED, KeyRow, KeyTerms, key_terms_of, salt_of_key
+from inference.gateway.key_rows import (
+    UNRESTRICTED,
+    KeyNotAllowed,
+    KeyRow,
+    KeyTerms,
+    MemberRow,
+    key_terms_of,
+    member_row_key,
+    salt_of_key,
+)
 from inference.gateway.tenant_rows import (
     NO_FACTS,
     NO_PRICE,
@@ -29,6 +38,7 @@ from inference.gateway.tenant_rows import (
 )
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import TenantTerms, Tier, TierTargets, TokenPrice
+from tenants.access import Action, allows
 from tenants.services.key_format import parse_key
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
@@ -136,6 +146,7 @@ class _Replica(msgspec.Struct, frozen=True):
 _SHAPES: dict[str, type[msgspec.Struct]] = {
     "tenant": _Tenant,
     "key": KeyRow,
+    "member": MemberRow,
     "model": _Model,
     "replica": _Replica,
     "terms": TermsRow,
@@ -155,6 +166,7 @@ class _Tables:
     tenants: dict[str, _Tenant] = field(default_factory=dict)
     keys: dict[str, tuple[KeyRow, KeyTerms]] = field(default_factory=dict)
     revoked_key_ids: set[str] = field(default_factory=set)
+    members: dict[str, MemberRow] = field(default_factory=dict)
     models: dict[str, ModelEntry] = field(default_factory=dict)
     replicas: dict[str, ReplicaEntry] = field(default_factory=dict)
     terms: dict[str, tuple[TenantTerms, TenantFacts]] = field(default_factory=dict)
@@ -197,16 +209,27 @@ class ControlState:
         tenant = tables.tenants.get(key.tenant_id)
         if tenant is None or not tenant.is_active:
             raise KeyRefused("The organisation of this API key is suspended. Ask its owner or our support.")
+        if key.member_id is not None:
+            member = tables.members.get(member_row_key(key.tenant_id, key.member_id))
+            if member is None:
+                raise KeyRefused("Whose API key this is belongs to its organisation no longer. Use another one.")
+            key_terms = key_terms.of_member(member.role)
         salt = tenant.cache_salt
         if self.facts(key.tenant_id).salt_per_key:
             salt = salt_of_key(salt, parsed.id)
         return Principal(key.tenant_id, tenant.name, parsed.id, key.member_id, salt, key_terms)
 
     def member(self, tenant_id: str, member_id: int) -> Principal:
-        """Whom the site says sits before a page of ours: a member of the tenant, without a key. Raises KeyRefused."""
-        tenant = self._tables.tenants.get(tenant_id)
+        """Whom the site says sits before a page of ours: a member of the tenant, without a key. What he is now decides, not
+        what he was when the site said so. Raises KeyRefused, KeyNotAllowed."""
+        tables = self._tables
+        tenant, member = tables.tenants.get(tenant_id), tables.members.get(member_row_key(tenant_id, member_id))
         if tenant is None or not tenant.is_active:
             raise KeyRefused("This organisation is suspended. Ask its owner or our support.")
+        if member is None:
+            raise KeyRefused("You belong to this organisation no longer.")
+        if not allows(member.role, Action.USE_PLAYGROUND):
+            raise KeyNotAllowed("Your role does not allow that.")
         salt = tenant.cache_salt
         if self.facts(tenant_id).salt_per_key:
             salt = salt_of_key(salt, f"member-{member_id}")
@@ -216,6 +239,7 @@ class ControlState:
             key_id=PLAYGROUND_KEY_ID,
             member_id=member_id,
             cache_salt=salt,
+            key=UNRESTRICTED.of_member(member.role),
         )
 
     def model(self, public_id: str) -> ModelEntry | None:
@@ -337,6 +361,8 @@ def _apply_one(tables: _Tables, change: Change) -> None:
         case KeyRow():
             tables.keys[change.key] = value, key_terms_of(value)
             tables.revoked_key_ids.discard(change.key)
+        case MemberRow():
+            tables.members[change.key] = value
         case _Model(created=created):
             rest = {name: getattr(value, name) for name in _MODEL_FIELDS}
             targets = targets_of(value.targets_ms)
@@ -387,6 +413,7 @@ def _remove(tables: _Tables, change: Change) -> None:
         tables.tenants.pop(change.key, None)
     else:
         tables_of_kind: dict[str, dict[str, Any]] = {
+            "member": tables.members,
             "model": tables.models,
             "replica": tables.replicas,
             "terms": tables.terms,

@@ -5,6 +5,7 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     tenant   key = tenant id     {name, cache_salt, is_active}
     key      key = key id        {tenant_id, member_id, secret_sha256, expires_at (unix s or null), scopes, models ([]: all),
                                   addresses (CIDR; []: any), tier_ceiling ("": the plan's), is_disabled}
+    member   key = "<tenant id>/<user id>"  {role}; no row: not a member (or switched off), whose keys and tickets are refused
     model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
                                   targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default}
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
@@ -28,7 +29,7 @@ from django.utils import timezone
 
 from inference.models import ControlChange
 
-Kind = Literal["tenant", "key", "model", "replica", "terms", "price", "month"]
+Kind = Literal["tenant", "key", "member", "model", "replica", "terms", "price", "month"]
 
 # How long a figure's row is kept after a newer one: long enough for every live reader to have moved past it.
 FIGURE_KEEP = timedelta(seconds=60)

@@ -54,6 +54,9 @@ class AuditedAdmin(_ModelAdmin):
             def validate_unique(self) -> None:
                 """The service says so itself."""
 
+            def validate_constraints(self) -> None:
+                """So too."""
+
             def save(self, commit: bool = True) -> Model:
                 self.save_m2m = lambda: None
                 return self.made

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
 
 UTC_NAME = "UTC"
+_NO_PLACES = {"localtime", "Factory", "posixrules"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,14 @@ def _month(year: int, month: int, time_zone: str) -> Month:
     return Month(name=f"{year:04d}-{month:02d}", starts_s=start.timestamp(), ends_s=end.timestamp())
 
 
+@cache
+def zone_names() -> frozenset[str]:
+    """The names of IANA's database that this machine knows: no local time of its own, no copies in other folders."""
+    return frozenset(available_timezones() - _NO_PLACES | {UTC_NAME})
+
+
 def zone_named(name: str) -> tzinfo | None:
     """None when there is no such zone on this machine."""
     if name == UTC_NAME:
         return UTC  # also where no zone files are installed
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
+    return ZoneInfo(name) if name in zone_names() else None

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import DataError
-from rest_framework.exceptions import MethodNotAllowed, NotFound
+from rest_framework.exceptions import MethodNotAllowed, NotFound, ParseError
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
@@ -14,17 +14,28 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 from rest_framework.views import APIView
 
+from headway.errors import InvalidInput
 from tenants.access import Action
 from tenants.api.callers import AUTHENTICATION, Standing, standing_in
 from tenants.errors import NotAllowed
 
+PAGING = ("cursor", "page_size")
 READING = frozenset({"GET", "HEAD"})
+
+
+class BodyParser(JSONParser):
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        """Raises ParseError."""
+        try:
+            return super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise ParseError("JSON parse error - it is nested too deep") from None
 
 
 class HeadwayView(APIView):
     authentication_classes = AUTHENTICATION
     permission_classes = ()
-    parser_classes = (JSONParser,)
+    parser_classes = (BodyParser,)
     renderer_classes = (JSONRenderer,)
     http_method_names: tuple[str, ...] = (
         "get",
@@ -48,8 +59,13 @@ class HeadwayView(APIView):
         found: dict[str, Any] = dict(serializer.validated_data)
         return found
 
-    def read_query(self, shape: type[Serializer]) -> dict[str, Any]:
+    def read_query(self, shape: type[Serializer], *, is_paged: bool = False) -> dict[str, Any]:
+        """What the address asks. Raises ValidationError; InvalidInput for what is none of its parameters."""
         serializer = shape(data=self.request.query_params.dict())
+        known = [*serializer.fields, *(PAGING if is_paged else ())]
+        unknown = next((name for name in self.request.query_params if name not in known), None)
+        if unknown is not None:
+            raise InvalidInput(f"{unknown[:50]!r} is no parameter; there are {', '.join(known)}", param=unknown[:50])
         serializer.is_valid(raise_exception=True)
         found: dict[str, Any] = dict(serializer.validated_data)
         return found

@@ -17,7 +17,7 @@ from tenants.acting_from import address_of
 from tenants.api.errors import KeyRefused, TooManyBadKeys
 from tenants.errors import NotAllowed, UnknownTenant
 from tenants.models import ApiKey, Membership, Tenant, User
-from tenants.selectors import membership_of
+from tenants.selectors import membership_of, role_of_key
 from tenants.services.key_format import parse_key
 from tenants.services.key_settings import allows_address
 
@@ -39,6 +39,11 @@ class Standing:
     """The person, or whose key it is; None: a key of nobody's."""
     key: ApiKey | None
     actor: str
+
+    @property
+    def asker(self) -> User | ApiKey | None:
+        """Whom services ask what may be made of keys: the key, else the person."""
+        return self.key or self.user
 
     def check(self, action: Action) -> None:
         """Raises NotAllowed."""
@@ -113,18 +118,10 @@ def standing_of_member(member: Membership) -> Standing:
 def _of_key(key: ApiKey, tenant_name: str) -> Standing:
     if key.tenant.name != tenant_name:
         raise UnknownTenant(f"there is no organisation {tenant_name!r} that this key belongs to")
-    role = role_of_member(key)
+    role = role_of_key(key)
     allowed = actions_of_key(key.scopes, member_role=role)
     at_most = role if role not in (None, Role.OWNER) else Role.ADMIN.value
     return Standing(key.tenant, allowed, str(at_most), key.member, key, f"key:{key.id}")
-
-
-def role_of_member(key: ApiKey) -> str | None:
-    """None: the key is nobody's. A blank: its member is gone from the tenant, or switched off, and may nothing."""
-    if key.member is None:
-        return None
-    row: Membership | None = Membership.objects.for_tenant(key.tenant).filter(user=key.member).first()
-    return row.role if row is not None and key.member.is_active else ""
 
 
 def _count_bad_key(address: str) -> None:

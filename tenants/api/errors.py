@@ -11,14 +11,17 @@ from typing import Any
 
 import structlog
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, Unavailable
 
 log = structlog.get_logger(__name__)
+
+DATABASE_RETRY_S = 2.0
 
 
 class KeyRefused(HeadwayError):
@@ -45,8 +48,8 @@ class SessionNeeded(HeadwayError):
     error_type = "invalid_request_error"
 
 
-def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler. None: not one of those that are foreseen, so it is logged and becomes a 500."""
+def answer_of(error: Exception, context: dict[str, Any]) -> Response:
+    """DRF's exception handler. One that is not foreseen is logged and becomes a 500."""
     if isinstance(error, HeadwayError):
         return _ours(error, context)
     if isinstance(error, Http404):
@@ -55,7 +58,10 @@ def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
         return Response(body("This is not allowed.", code="not_allowed"), status=403)
     if isinstance(error, exceptions.APIException):
         return _of_drf(error)
-    return None
+    if isinstance(error, OperationalError | InterfaceError):
+        log.error("api_database_away", reason=f"{type(error).__name__}: {error}")
+        return _ours(Unavailable("The database is away. Retry.", retry_after_s=DATABASE_RETRY_S), context)
+    return _our_fault(error, context, code="internal_error")
 
 
 def body(message: str, *, code: str | None, kind: str = "invalid_request_error", param: str | None = None) -> dict[str, Any]:
@@ -69,13 +75,17 @@ def unknown_path(_request: HttpRequest, **_kwargs: Any) -> JsonResponse:
 
 def _ours(error: HeadwayError, context: dict[str, Any]) -> Response:
     if error.http_status >= 500 and error.retry_after_s is None:
-        log.error("api_failed", code=error.code, view=type(context.get("view")).__name__, exc_info=error)
-        return Response(body("Something went wrong on our side.", code="internal_error", kind="server_error"), status=500)
+        return _our_fault(error, context, code=error.code)
     headers = {"www-authenticate": "Bearer"} if error.http_status == 401 else {}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     shown = body(error.message, code=error.code, kind=error.error_type, param=error.param)
     return Response(shown, status=error.http_status, headers=headers)
+
+
+def _our_fault(error: Exception, context: dict[str, Any], *, code: str) -> Response:
+    log.error("api_failed", code=code, view=type(context.get("view")).__name__, exc_info=error)
+    return Response(body("Something went wrong on our side.", code="internal_error", kind="server_error"), status=500)
 
 
 def _of_drf(error: exceptions.APIException) -> Response:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -15,6 +16,7 @@ from tenants.api.base import TenantView
 from tenants.errors import UnknownKey
 from tenants.models import ApiKey, Limit, LimitKind
 from tenants.services import keys
+from tenants.services.holding import hold_tenant
 from tenants.services.key_settings import settings_of
 
 
@@ -36,10 +38,11 @@ class Keys(TenantView):
 
     @extend_schema(operation_id="keys_issue", request=shapes.NewKey, responses={201: shapes.IssuedKeyShape})
     def post(self, _request: Request, tenant: str) -> Response:
-        """The whole key is in this answer, and in no other."""
+        """The whole key is in this answer, and in no other. A key makes no key that may more than itself."""
         asked, standing = self.read(shapes.NewKey), self.standing
         limits = limits_of(asked.pop("limits", {}))
-        issued = keys.issue_api_key(tenant=standing.tenant, actor=standing.actor, member=standing.user, limits=limits, **asked)
+        who: dict[str, Any] = {"actor": standing.actor, "member": standing.user, "by": standing.asker}
+        issued = keys.issue_api_key(tenant=standing.tenant, limits=limits, **who, **asked)
         return _issued(issued)
 
 
@@ -52,11 +55,17 @@ class OneKey(TenantView):
 
     @extend_schema(operation_id="keys_change", request=shapes.KeyFields, responses=shapes.KeyShape)
     def patch(self, _request: Request, tenant: str, key_id: str) -> Response:
-        """What is given; gateways know within a second. The scope manage is given to new keys only."""
+        """What is given; gateways know within a second. The scope manage is given to new keys only.
+
+        A key does not change itself, nor another into one that may more than itself.
+        """
         asked, standing = self.read(shapes.KeyFields, partial=True), self.standing
-        before = settings_of(keys.key_in_use(standing.tenant, key_id))
         given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
-        keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=replace(before, **given), actor=standing.actor)
+        with transaction.atomic():
+            hold_tenant(standing.tenant)  # what is not given stays as whoever came before has set it
+            settings = replace(settings_of(keys.key_in_use(standing.tenant, key_id)), **given)
+            who: dict[str, Any] = {"actor": standing.actor, "by": standing.asker}
+            keys.change_api_key(tenant=standing.tenant, key_id=key_id, settings=settings, **who)
         return self._shown(key_id)
 
     @extend_schema(operation_id="keys_revoke", responses={204: None})
@@ -81,9 +90,8 @@ class RotateKey(TenantView):
         """A new key with the same settings; the old one goes on working for the overlap."""
         overlap_h = int(self.read(shapes.Rotation)["overlap_h"])
         standing = self.standing
-        issued = keys.rotate_api_key(
-            tenant=standing.tenant, key_id=key_id, overlap_h=overlap_h, actor=standing.actor, member=standing.user
-        )
+        who: dict[str, Any] = {"actor": standing.actor, "member": standing.user, "by": standing.asker}
+        issued = keys.rotate_api_key(tenant=standing.tenant, key_id=key_id, overlap_h=overlap_h, **who)
         return _issued(issued)
 
 
@@ -103,7 +111,8 @@ class EnableKey(OneKey):
 
     @extend_schema(operation_id="keys_enable", request=None, responses=shapes.KeyShape)
     def post(self, _request: Request, tenant: str, key_id: str) -> Response:
-        keys.enable_api_key(tenant=self.standing.tenant, key_id=key_id, actor=self.standing.actor)
+        who: dict[str, Any] = {"actor": self.standing.actor, "by": self.standing.asker}
+        keys.enable_api_key(tenant=self.standing.tenant, key_id=key_id, **who)
         return self._shown(key_id)
 
 

@@ -60,6 +60,7 @@ def with_common_parts(result: dict[str, Any], generator: Any, request: Any, publ
     for path in result["paths"].values():
         for operation in path.values():
             operation["responses"]["4XX"] = {"description": "What is wrong, in one shape.", **ERROR}
+            operation["responses"]["503"] = {"description": "The database is away: retry after `retry-after`.", **ERROR}
             if "/Paginated" in str(operation["responses"].get("200")):
                 operation["parameters"] = [*operation.get("parameters", []), *PAGE_PARAMETERS]
     return result

@@ -66,6 +66,7 @@ class Limits(TenantView):
             key_id=asked.get("key"),
             model=asked.get("model"),
             actor=self.standing.actor,
+            by=self.standing.asker,
             is_self_service=True,
         )
         return Response(shapes.LimitsShape(limits_values(terms)).data)

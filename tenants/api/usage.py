@@ -66,7 +66,7 @@ class Requests(TenantView):
     )
     def get(self, _request: Request, tenant: str) -> Response:
         """Those that have ended, newest first."""
-        asked = self.read_query(usage_shapes.RequestsAsked)
+        asked = self.read_query(usage_shapes.RequestsAsked, is_paged=True)
         zone = zone_named(self.standing.tenant.time_zone) or UTC
         times = {name: time_of(asked.pop(name), zone, param=name) for name in ("from", "to") if name in asked}
         rows = requests_of_tenant(self.standing.tenant.id, starts_at=times.get("from"), ends_at=times.get("to"), **asked)

@@ -11,16 +11,24 @@ from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from headway.errors import InvalidInput
+from headway.errors import Conflict, InvalidInput
 from tenants.access import may_assign
-from tenants.errors import AlreadyMember, NotAllowed, UnknownInvitation, WrongPerson
-from tenants.models import Invitation, Membership, Tenant, User
+from tenants.errors import AlreadyMember, NotAllowed, TooManyInvitations, UnknownInvitation, WrongPerson
+from tenants.models import AuditEntry, Invitation, Membership, Tenant, User
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant
 from tenants.services.members import add_member
 from workers.services.mail import queue_mail
 from workers.services.site_links import site_url
 
 VALID_FOR = timedelta(days=7)
+MAX_OPEN = 50
+"""Invitations of one tenant that wait to be accepted, expired ones too."""
+MAX_MAILS_AN_HOUR = 60
+"""Of one tenant, sent again or not; each goes to somebody who may not want it."""
+MAX_MAILS_TO_ONE_AN_HOUR = 5
+HOUR = timedelta(hours=1)
+SEND, RESEND = "invitation.send", "invitation.resend"
 INVITATION_PATH = "/invitations/{token}/"
 """Of the page that accepts it."""
 
@@ -36,7 +44,8 @@ class Invited:
 def invite(*, tenant: Tenant, email: str, role: str, actor: str, actor_role: str, by: User | None = None) -> Invited:
     """Mail an invitation; an open one to the same address is replaced, so its old link stops working.
 
-    Raises InvalidInput, NotAllowed (an admin invites no owner), AlreadyMember.
+    Raises InvalidInput, NotAllowed (an admin invites no owner), AlreadyMember, Conflict (too many are open),
+    TooManyInvitations.
     """
     email = _checked_email(email)
     if role not in Membership.Role.values:
@@ -48,7 +57,11 @@ def invite(*, tenant: Tenant, email: str, role: str, actor: str, actor_role: str
     token, now = secrets.token_urlsafe(32), timezone.now()
     try:
         with transaction.atomic():
+            hold_tenant(tenant)
             _open_ones(tenant).filter(email=email).update(revoked_at=now)
+            if _open_ones(tenant).count() >= MAX_OPEN:
+                raise Conflict(f"{MAX_OPEN} invitations to {tenant.name} are open: revoke some first")
+            _check_rate(tenant, email)
             invitation = Invitation.unscoped.create(
                 tenant=tenant,
                 email=email,
@@ -58,7 +71,7 @@ def invite(*, tenant: Tenant, email: str, role: str, actor: str, actor_role: str
                 sent_at=now,
                 expires_at=now + VALID_FOR,
             )
-            record_audit(actor=actor, action="invitation.send", target=email, tenant=tenant, after={"role": role})
+            record_audit(actor=actor, action=SEND, target=email, tenant=tenant, after={"role": role})
             _mail(invitation, tenant, token)
     except IntegrityError:
         raise AlreadyMember(f"{email} has just been invited by somebody else", param="email") from None
@@ -66,12 +79,17 @@ def invite(*, tenant: Tenant, email: str, role: str, actor: str, actor_role: str
 
 
 def resend_invitation(*, tenant: Tenant, invitation_id: str, actor: str, actor_role: str) -> Invited:
-    """Again, with a new link and a new week; the old link stops working. Raises UnknownInvitation, NotAllowed."""
+    """Again, with a new link and a new week; the old link stops working.
+
+    Raises UnknownInvitation, NotAllowed, TooManyInvitations.
+    """
     token, now = secrets.token_urlsafe(32), timezone.now()
     with transaction.atomic():
+        hold_tenant(tenant)
         invitation = _open_invitation(tenant, invitation_id)
         if not may_assign(actor_role, invitation.role):
             raise NotAllowed("only an owner invites an owner", param="role")
+        _check_rate(tenant, invitation.email)
         invitation.token_sha256, invitation.sent_at, invitation.expires_at = _hash(token), now, now + VALID_FOR
         changed = (
             _open_ones(tenant)
@@ -80,7 +98,7 @@ def resend_invitation(*, tenant: Tenant, invitation_id: str, actor: str, actor_r
         )
         if not changed:
             raise UnknownInvitation("this invitation was used or revoked meanwhile")
-        record_audit(actor=actor, action="invitation.resend", target=invitation.email, tenant=tenant)
+        record_audit(actor=actor, action=RESEND, target=invitation.email, tenant=tenant)
         _mail(invitation, tenant, token)
     return Invited(invitation=invitation, token=token)
 
@@ -113,6 +131,20 @@ def accept_invitation(*, token: str, user: User, verified_emails: Collection[str
         if not _open_ones(invitation.tenant).filter(pk=invitation.pk).update(**accepted):
             raise UnknownInvitation("this invitation was used or revoked meanwhile")
         return add_member(tenant=invitation.tenant, user=user, role=invitation.role, actor=f"user:{user}")
+
+
+def _check_rate(tenant: Tenant, email: str) -> None:
+    """By the audit log, which has a line for each mail. Raises TooManyInvitations."""
+    now = timezone.now()
+    sent = AuditEntry.objects.filter(tenant=tenant, action__in=(SEND, RESEND), at__gt=now - HOUR).order_by("-at")
+    for rows, allowed in ((sent, MAX_MAILS_AN_HOUR), (sent.filter(target=email), MAX_MAILS_TO_ONE_AN_HOUR)):
+        oldest = next(iter(rows.values_list("at", flat=True)[allowed - 1 : allowed]), None)
+        if oldest is not None:
+            raise TooManyInvitations(
+                f"at most {MAX_MAILS_AN_HOUR} invitations an hour are mailed, {MAX_MAILS_TO_ONE_AN_HOUR} to one address",
+                param="email",
+                retry_after_s=(oldest + HOUR - now).total_seconds(),
+            )
 
 
 def _open_ones(tenant: Tenant):  # type: ignore[no-untyped-def]  # a queryset of our manager

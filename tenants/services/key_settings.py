@@ -14,6 +14,7 @@ from tenants.models import ApiKey, Tier
 
 MAX_LISTED = 100
 """Models or addresses of one key."""
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,15 @@ def _listed(param: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _network(text: str) -> str:
     try:
-        return str(ipaddress.ip_network(text.strip(), strict=False))
+        return str(_as_ipv4(ipaddress.ip_network(text.strip(), strict=False)))
     except (ValueError, AttributeError):
         raise InvalidInput(
             f"{text!r} is no address or network, such as 203.0.113.7 or 2001:db8::/32", param="allowed_addresses"
         ) from None
+
+
+def _as_ipv4(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """What is mapped into IPv6 as the IPv4 it is: clients that come by it are compared as IPv4."""
+    if isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED):
+        return ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - _MAPPED.prefixlen))
+    return network

@@ -1,15 +1,17 @@
 """People who can log in, and what they are in tenants.
 
 `actor_role` is the role of who asks (an operator's command: owner): owners make and unmake owners, admins everyone else.
-A tenant always has an owner. Changes of one tenant's members wait for each other on its row.
+A tenant always has an owner.
 """
 
 from django.db import IntegrityError, transaction
 
+from inference.services import control
 from tenants.access import Action, Role, allows, may_assign
 from tenants.errors import AlreadyMember, LastOwner, NotAllowed, UnknownMember
 from tenants.models import ApiKey, Membership, Tenant, User
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant, hold_tenants
 from tenants.services.keys import hand_over_key, revoke_api_key
 
 
@@ -24,6 +26,7 @@ def add_member(*, tenant: Tenant, user: User, role: str, actor: str) -> Membersh
     try:
         with transaction.atomic():
             member: Membership = Membership.unscoped.create(tenant=tenant, user=user, role=Membership.Role(role))
+            publish_member(member)
             record_audit(actor=actor, action="member.add", target=str(user), tenant=tenant, after={"role": str(role)})
     except IntegrityError:
         raise AlreadyMember(f"{user} is a member of {tenant.name} already") from None
@@ -31,7 +34,7 @@ def add_member(*, tenant: Tenant, user: User, role: str, actor: str) -> Membersh
 
 
 def change_role(*, tenant: Tenant, user: User, role: str, actor: str, actor_role: str) -> Membership:
-    """Raises UnknownMember, NotAllowed, LastOwner. Keys with the scope manage are demoted with their member."""
+    """Raises UnknownMember, NotAllowed, LastOwner. Their keys are demoted with their member, at gateways within a second."""
     with transaction.atomic():
         member = _locked_member(tenant, user)
         before = member.role
@@ -42,6 +45,7 @@ def change_role(*, tenant: Tenant, user: User, role: str, actor: str, actor_role
             _check_other_owner(tenant, user)
         member.role = Membership.Role(role)
         member.save(update_fields=["role"])
+        publish_member(member)
         record_audit(
             actor=actor,
             action="member.change_role",
@@ -102,14 +106,31 @@ def transfer_ownership(*, tenant: Tenant, owner: User, to: User, actor: str) -> 
         giver.role, taker.role = Membership.Role.ADMIN, Membership.Role.OWNER
         giver.save(update_fields=["role"])
         taker.save(update_fields=["role"])
+        publish_member(giver)
+        publish_member(taker)
         after = {str(owner): "admin", str(to): "owner"}
         record_audit(actor=actor, action="tenant.transfer_ownership", target=str(to), tenant=tenant, before=before, after=after)
     return taker
 
 
+def publish_member(member: Membership, *, is_gone: bool = False) -> None:
+    """Tell gateways what the person may do now; who is switched off may nothing. Call it inside the transaction."""
+    is_gone = is_gone or not member.user.is_active
+    key = f"{member.tenant_id}/{member.user_id}"
+    control.publish(kind="member", key=key, payload=None if is_gone else {"role": str(member.role)})
+
+
+def publish_memberships(user: User) -> None:
+    """The same of everywhere the person belongs to, after being switched off or on. Call it inside the transaction."""
+    memberships = Membership.unscoped.filter(user=user)
+    hold_tenants(Tenant.objects.filter(pk__in=memberships.values("tenant")))
+    for member in memberships.select_related("user"):
+        publish_member(member)
+
+
 def _locked_member(tenant: Tenant, user: User) -> Membership:
-    """Raises UnknownMember. Others who change members of the tenant wait (SQLite has one writer anyway)."""
-    Tenant.objects.select_for_update().get(pk=tenant.pk)
+    """Raises UnknownMember. Others who change the tenant wait."""
+    hold_tenant(tenant)
     member: Membership | None = Membership.objects.for_tenant(tenant).filter(user=user).first()
     if member is None:
         raise UnknownMember(f"{user} is no member of {tenant.name}")
@@ -139,5 +160,6 @@ def _take_out(tenant: Tenant, member: Membership, actor: str, hand_keys_to: User
             revoke_api_key(key_id=key.id, actor=actor, tenant=tenant)
         else:
             hand_over_key(key=key, to=hand_keys_to, actor=actor)
+    publish_member(member, is_gone=True)
     member.delete()
     return keys

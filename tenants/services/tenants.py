@@ -21,10 +21,11 @@ MAX_OWNED = 10
 def found_tenant(*, name: str, owner: User) -> Tenant:
     """A tenant of a person who signed up: its owner, on the free plan. Raises what create_tenant does, and InvalidInput for
     one who owns as many as anybody may."""
-    if Membership.unscoped.filter(user=owner, role=Role.OWNER).count() >= MAX_OWNED:
-        raise InvalidInput(f"a person owns at most {MAX_OWNED} organisations", param="name")
     plan = Plan.objects.filter(name=PLAN_OF_NEWCOMERS).first()
     with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=owner.pk)
+        if Membership.unscoped.filter(user=owner, role=Role.OWNER).count() >= MAX_OWNED:
+            raise InvalidInput(f"a person owns at most {MAX_OWNED} organisations", param="name")
         tenant = create_tenant(name=name, actor=f"user:{owner}", plan=plan)
         add_member(tenant=tenant, user=owner, role=Role.OWNER, actor=f"user:{owner}")
     return tenant

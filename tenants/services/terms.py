@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from billing.services.month_spend import tell_month
 from headway.errors import InvalidInput
@@ -17,6 +18,8 @@ from tenants.models import ApiKey, Limit, Plan, Tenant, Tier
 from tenants.models import LimitKind as LimitKind  # other apps name kinds of limits too
 from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant, hold_tenants
+from tenants.services.key_bounds import Asker, check_limits_within, check_may_touch
 
 MAX_LIMIT = 10**15
 MAX_WEIGHT = 1000.0
@@ -38,6 +41,7 @@ def set_plan(*, tenant: Tenant, plan: str, actor: str) -> TermsInForce:
         names = ", ".join(Plan.objects.order_by("name").values_list("name", flat=True)) or "none yet, see define_plan"
         raise UnknownPlan(f"there is no plan {plan!r}; there are: {names}", param="plan")
     with transaction.atomic():
+        hold_tenant(tenant)
         before = terms_in_force(tenant)
         tenant.plan = found
         tenant.save(update_fields=["plan"])
@@ -53,12 +57,13 @@ def set_limits(
     model: str | None = None,
     time_zone: str | None = None,
     is_self_service: bool = False,
+    by: Asker = None,
 ) -> TermsInForce:
     """Set or (None) remove limits of the tenant, of one of its keys or of a model as it uses it; others stay.
 
     `is_self_service`: by the tenant itself, which changes no limit that we set, and of the whole tenant allows itself no
-    more than its plan does. Raises InvalidInput, UnknownKey for a key that is not this tenant's or is revoked, NotAllowed.
-    Nothing is changed then.
+    more than its plan does. `by`: who asks (key_bounds); a key gives others no more than it has, and itself nothing.
+    Raises InvalidInput, UnknownKey for a key that is not this tenant's or is revoked, NotAllowed; nothing is changed then.
     """
     _check_limits(limits)
     if key_id is not None and model is not None:
@@ -68,8 +73,12 @@ def set_limits(
     if time_zone is not None and zone_named(time_zone) is None:
         raise InvalidInput(f"{time_zone!r} is not a time zone, such as Europe/Berlin", param="time_zone")
     with transaction.atomic():
+        hold_tenant(tenant)
         before = terms_in_force(tenant)
         key = _key_of(tenant, key_id) if key_id is not None else None
+        if key is not None:
+            check_may_touch(by, key)
+            check_limits_within(by, limits)
         for kind, value in limits.items():
             rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model or "", kind=kind)
             if is_self_service:
@@ -142,7 +151,7 @@ def define_plan(
             setattr(plan, field, value)
         plan.save()
         record_audit(actor=actor, action="plan.define", target=name, before=before, after=given)
-        for tenant in _tenants_on(plan):
+        for tenant in _held_on(plan):
             publish_terms(terms_in_force(tenant), tenant)
     return plan
 
@@ -195,6 +204,6 @@ def _new_plan(name: str) -> Plan:
     return plan
 
 
-def _tenants_on(plan: Plan) -> list[Tenant]:
-    on_it = list(Tenant.objects.filter(plan=plan).order_by("id"))
-    return on_it + (list(Tenant.objects.filter(plan=None).order_by("id")) if plan.name == DEFAULT_PLAN else [])
+def _held_on(plan: Plan) -> list[Tenant]:
+    of_default = Q(plan=None) if plan.name == DEFAULT_PLAN else Q(pk=None)
+    return hold_tenants(Tenant.objects.filter(Q(plan=plan) | of_default))

@@ -5,6 +5,7 @@ between check and use changes nothing), and redirects are not followed.
 """
 
 import ipaddress
+import re
 import socket
 from urllib.parse import SplitResult, urlsplit
 
@@ -12,6 +13,8 @@ from headway.errors import InvalidInput
 from workers.errors import TryLater
 
 MAX_URL_CHARS = 500
+USUAL_PORTS = (80, 443)
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.IGNORECASE | re.ASCII)
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,10 +39,24 @@ def check_url(url: str) -> str:
         raise InvalidInput("a webhook's URL has no user name, password or fragment", param="url")
     if not url.isascii() or any(character.isspace() or ord(character) < 0x20 for character in url):
         raise InvalidInput("a webhook's URL has ASCII characters only, without blanks", param="url")
-    address = _address(parts.hostname)
-    if address is not None and not is_public(address):
-        raise AddressInside("webhooks go to public addresses only", param="url")
+    if port is not None and port not in USUAL_PORTS and port < 1024:
+        raise InvalidInput("a webhook's port is 443, 80 or one from 1024 on", param="url")
+    _check_host(parts.hostname)
     return url
+
+
+def _check_host(host: str) -> None:
+    """Raises AddressInside, InvalidInput: also for what resolvers take for an address though it is not written as one."""
+    address = _address(host)
+    if address is not None and is_public(address):
+        return
+    labels = host.split(".")
+    if address is not None or host.rstrip(".").split(".")[-1] == "localhost":
+        raise AddressInside("webhooks go to public addresses only", param="url")
+    if not all(labels):
+        raise InvalidInput("a webhook's host has no empty parts between its dots", param="url")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise InvalidInput("write a webhook's address as usual, such as 203.0.113.7", param="url")
 
 
 def resolve_public(parts: SplitResult) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from headway.errors import Conflict, InvalidInput
 from tenants.errors import UnknownWebhook
 from tenants.models import EventType, Tenant, WebhookDelivery, WebhookEndpoint, WebhookEvent
 from tenants.services.audit import record_audit
+from tenants.services.holding import hold_tenant
 from tenants.services.webhook_addresses import check_url
 from workers.services import outbox
 
@@ -34,10 +35,11 @@ class NewEndpoint:
 def add_endpoint(*, tenant: Tenant, url: str, events: list[str], actor: str) -> NewEndpoint:
     """Raises InvalidInput for a URL that is none or names an address inside (its name is looked up when something is sent)."""
     url, events = check_url(url), _checked_events(events)
-    if WebhookEndpoint.objects.for_tenant(tenant).count() >= MAX_ENDPOINTS:
-        raise Conflict(f"{tenant.name} has {MAX_ENDPOINTS} webhook endpoints: remove some first")
     secret = f"whsec_{secrets.token_urlsafe(32)}"
     with transaction.atomic():
+        hold_tenant(tenant)
+        if WebhookEndpoint.objects.for_tenant(tenant).count() >= MAX_ENDPOINTS:
+            raise Conflict(f"{tenant.name} has {MAX_ENDPOINTS} webhook endpoints: remove some first")
         endpoint = WebhookEndpoint.unscoped.create(tenant=tenant, url=url, events=events, secret=secret)
         after = {"url": url, "events": events}
         record_audit(actor=actor, action="webhook.add", target=str(endpoint.id), tenant=tenant, after=after)
@@ -55,6 +57,7 @@ def change_endpoint(
 ) -> WebhookEndpoint:
     """What is given of it. Raises UnknownWebhook, InvalidInput."""
     with transaction.atomic():
+        hold_tenant(tenant)
         endpoint = endpoint_of(tenant, endpoint_id)
         before = _plain(endpoint)
         if url is not None:
@@ -74,6 +77,7 @@ def change_endpoint(
 def renew_secret(*, tenant: Tenant, endpoint_id: str, actor: str) -> NewEndpoint:
     """The old one signs nothing more. Raises UnknownWebhook."""
     with transaction.atomic():
+        hold_tenant(tenant)
         endpoint = endpoint_of(tenant, endpoint_id)
         endpoint.secret = f"whsec_{secrets.token_urlsafe(32)}"
         endpoint.save(update_fields=["secret"])
@@ -84,6 +88,7 @@ def renew_secret(*, tenant: Tenant, endpoint_id: str, actor: str) -> NewEndpoint
 def remove_endpoint(*, tenant: Tenant, endpoint_id: str, actor: str) -> None:
     """With its deliveries. Raises UnknownWebhook."""
     with transaction.atomic():
+        hold_tenant(tenant)
         endpoint = endpoint_of(tenant, endpoint_id)
         record_audit(actor=actor, action="webhook.remove", target=str(endpoint.id), tenant=tenant, before={"url": endpoint.url})
         endpoint.delete()
@@ -107,6 +112,7 @@ def tell_webhooks(*, tenant: Tenant, type: EventType, occasion: str, data: dict[
 def send_test(*, tenant: Tenant, endpoint_id: str, actor: str) -> WebhookDelivery:
     """A `test` event to this endpoint alone. Raises UnknownWebhook."""
     with transaction.atomic():
+        hold_tenant(tenant)
         endpoint = endpoint_of(tenant, endpoint_id)
         event = WebhookEvent.unscoped.create(
             tenant=tenant, type=EventType.TEST, occasion=f"test:{secrets.token_hex(8)}", data={"endpoint": str(endpoint.id)}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headway.errors import InvalidInput
 from headway.money import micros_to_usd, usd_to_micros
-from headway.months import month_named, month_of, zone_named
+from headway.months import month_named, month_of, zone_named, zone_names
 
 
 @given(st.integers(0, 10**15))
@@ -28,6 +28,17 @@ def test_a_month_begins_and_ends_at_midnight_of_its_zone() -> None:
     assert month_named("2027-01", "Asia/Tokyo") == month
     summer = month_of(datetime(2026, 3, 15, tzinfo=UTC), "Europe/Berlin")
     assert summer.ends_s - summer.starts_s == 31 * 86_400 - 3600, "clocks went forward"
+
+
+@pytest.mark.parametrize("name", ["localtime", "Factory", "posixrules", "posix/Europe/Berlin", "right/UTC", "europe/berlin"])
+def test_n15_a_zone_has_a_name_of_ianas(name: str) -> None:
+    assert zone_named(name) is None
+    assert name not in zone_names()
+
+
+def test_n15_every_name_of_the_list_is_a_zone() -> None:
+    assert {"UTC", "Europe/Berlin", "Asia/Kolkata", "America/Argentina/Buenos_Aires"} <= zone_names()
+    assert all(zone_named(name) is not None for name in zone_names())
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "/etc/passwd", "x" * 1000, "a\0b"])

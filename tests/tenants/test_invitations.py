@@ -1,12 +1,17 @@
 from datetime import timedelta
 
 import pytest
+from django.db import models
 from django.utils import timezone
 
-from headway.errors import InvalidInput
-from tenants.errors import AlreadyMember, NotAllowed, UnknownInvitation, WrongPerson
+from headway.errors import Conflict, InvalidInput
+from tenants.errors import AlreadyMember, NotAllowed, TooManyInvitations, UnknownInvitation, WrongPerson
 from tenants.models import AuditEntry, Invitation, Tenant, User
+from tenants.services import invitations
 from tenants.services.invitations import (
+    MAX_MAILS_AN_HOUR,
+    MAX_MAILS_TO_ONE_AN_HOUR,
+    MAX_OPEN,
     accept_invitation,
     invitation_of_token,
     invite,
@@ -111,3 +116,50 @@ def test_invitations_of_another_tenant_are_not_found(acme: Tenant) -> None:
     with pytest.raises(UnknownInvitation):
         resend_invitation(tenant=globex, invitation_id="no uuid", actor="user:gus", actor_role="owner")
     assert Invitation.objects.for_tenant(acme).get().revoked_at is None
+
+
+def test_n11_open_invitations_are_capped_and_a_revoked_one_makes_room(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invitations, "MAX_MAILS_AN_HOUR", 1000)
+    made = [asked(acme, email=f"p{number}@example.com")[0] for number in range(MAX_OPEN)]
+    mails = Mail.objects.count()
+    with pytest.raises(Conflict):
+        asked(acme, email="one-more@example.com")
+    assert (Mail.objects.count(), invitations_open(acme)) == (mails, MAX_OPEN)
+    asked(acme, email="p0@example.com")  # one that is replaced counts once
+    revoke_invitation(tenant=acme, invitation_id=str(made[1].id), actor="test")
+    asked(acme, email="one-more@example.com")
+
+
+def test_n11_a_refused_invitation_leaves_the_one_before_open(acme: Tenant) -> None:
+    for _ in range(MAX_MAILS_TO_ONE_AN_HOUR):
+        invitation, token = asked(acme)
+    with pytest.raises(TooManyInvitations):
+        asked(acme)
+    assert invitation_of_token(token) == invitation
+
+
+def test_n11_one_address_is_mailed_a_few_times_an_hour_sent_again_or_not(acme: Tenant) -> None:
+    invitation, _ = asked(acme)
+    for _ in range(MAX_MAILS_TO_ONE_AN_HOUR - 1):
+        resend_invitation(tenant=acme, invitation_id=str(invitation.id), actor="test", actor_role="owner")
+    with pytest.raises(TooManyInvitations) as caught:
+        resend_invitation(tenant=acme, invitation_id=str(invitation.id), actor="test", actor_role="owner")
+    assert caught.value.retry_after_s is not None and 3500 < caught.value.retry_after_s <= 3600
+    assert Mail.objects.count() == MAX_MAILS_TO_ONE_AN_HOUR
+    asked(acme, email="another@example.com")
+    models.QuerySet(AuditEntry).update(at=timezone.now() - timedelta(hours=1))
+    asked(acme)
+
+
+def test_n11_a_tenant_mails_so_many_an_hour_and_another_one_is_not_held_up(acme: Tenant) -> None:
+    for number in range(MAX_MAILS_AN_HOUR):
+        made, _ = asked(acme, email=f"p{number}@example.com")
+        revoke_invitation(tenant=acme, invitation_id=str(made.id), actor="test")
+    with pytest.raises(TooManyInvitations):
+        asked(acme, email="one-more@example.com")
+    assert Mail.objects.count() == MAX_MAILS_AN_HOUR
+    asked(tenant_with("globex"), email="one-more@example.com")
+
+
+def invitations_open(tenant: Tenant) -> int:
+    return Invitation.objects.for_tenant(tenant).filter(revoked_at=None, accepted_at=None).count()

@@ -10,10 +10,10 @@ from django.utils import timezone
 from billing.services.ledger import record_usage
 from headway.errors import Conflict, InvalidInput
 from inference.models import ControlChange, Model
-from tenants.errors import NotAllowed, UnknownKey
+from tenants.errors import AlreadyRotated, NotAllowed, UnknownKey
 from tenants.models import ApiKey, AuditEntry, Limit, LimitKind, Tenant
 from tenants.services import keys
-from tenants.services.key_settings import settings_of
+from tenants.services.key_settings import allows_address, settings_of
 from tenants.services.key_use import note_key_use
 from tenants.services.keys import (
     change_api_key,
@@ -23,6 +23,7 @@ from tenants.services.keys import (
     revoke_api_key,
     rotate_api_key,
 )
+from tenants.services.members import add_member
 from tests.inference.gateway.usage_drafts import draft
 from tests.tenants.cast import person, tenant_with
 
@@ -102,6 +103,24 @@ def test_an_existing_key_never_becomes_a_managing_one(acme: Tenant) -> None:
     assert ApiKey.objects.for_tenant(acme).get().scopes == ["inference"]
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("::ffff:203.0.113.7", "203.0.113.7/32"),
+        ("::ffff:203.0.113.7/120", "203.0.113.0/24"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::/0", "::/0"),
+        ("::fffe:0:0/95", "::fffe:0:0/95"),
+        ("2001:db8::/32", "2001:db8::/32"),
+    ],
+)
+def test_n16_ipv4_mapped_into_ipv6_is_kept_as_ipv4(acme: Tenant, given: str, kept: str) -> None:
+    key = issue_api_key(tenant=acme, name="ci", actor="test", allowed_addresses=[given]).key
+    assert key.allowed_addresses == [kept]
+    if "203.0.113" in kept:
+        assert allows_address(key, "203.0.113.7") and allows_address(key, "::ffff:203.0.113.7")
+
+
 @pytest.mark.parametrize("overlap_h", [1, 24])
 def test_rotating_with_overlap_lets_the_old_key_end_by_itself(acme: Tenant, overlap_h: int) -> None:
     old = issue_api_key(tenant=acme, name="ci", actor="test", allowed_models=["tiny"], limits={LimitKind.REQUESTS: 7}).key
@@ -121,7 +140,7 @@ def test_rotating_without_overlap_revokes_at_once(acme: Tenant) -> None:
     issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:ann")
     assert told(old) is None
     assert told(issued.key) is not None
-    with pytest.raises(UnknownKey):
+    with pytest.raises(AlreadyRotated):
         rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:ann")
 
 
@@ -154,10 +173,14 @@ def test_b32_rotating_does_not_fill_a_monthly_cap_again(acme: Tenant) -> None:
 
 
 def test_who_rotates_a_key_gets_no_more_than_their_own_role(acme: Tenant) -> None:
-    ann, dev = acme_owner(acme), person("dev")
-    old = issue_api_key(tenant=acme, name="boss", actor="test", member=ann, scopes=["manage"]).key
-    issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:dev", member=dev)
-    assert issued.key.member == dev
+    admin, dev = person("admin"), person("dev")
+    add_member(tenant=acme, user=admin, role="admin", actor="test")
+    add_member(tenant=acme, user=dev, role="developer", actor="test")
+    old = issue_api_key(tenant=acme, name="boss", actor="test", member=acme_owner(acme), scopes=["manage"]).key
+    with pytest.raises(NotAllowed):
+        rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:dev", member=dev)
+    issued = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=0, actor="user:admin", member=admin)
+    assert issued.key.member == admin
 
 
 def acme_owner(tenant: Tenant) -> Any:

@@ -85,6 +85,13 @@ def test_an_expiry_in_the_past_is_refused(acme: Tenant) -> None:
         issue_api_key(tenant=acme, name="ci", actor="test", expires_at=timezone.now() - timedelta(seconds=1))
 
 
+@pytest.mark.parametrize("name", ["acme", "ACME", "Acme"])
+def test_names_of_tenants_differ_by_more_than_case(acme: Tenant, name: str) -> None:
+    with pytest.raises(TenantExists):
+        create_tenant(name=name, actor="test")
+    assert Tenant.objects.get() == acme
+
+
 def test_keys_of_another_tenant_are_not_seen(acme: Tenant, globex: Tenant) -> None:
     issue_api_key(tenant=acme, name="ci", actor="test")
     assert not ApiKey.objects.for_tenant(globex).exists()

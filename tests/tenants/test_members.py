@@ -1,4 +1,10 @@
+import importlib
+from types import SimpleNamespace
+
 import pytest
+from django.apps import apps
+from django.db import connection
+from django.test import Client
 
 from headway.errors import InvalidInput
 from inference.models import ControlChange
@@ -140,3 +146,50 @@ def test_ownership_is_given_to_a_member_by_an_owner(acme: Tenant, ann: User) -> 
     transfer_ownership(tenant=acme, owner=ann, to=bob, actor="test")
     assert (role_of(acme, ann), role_of(acme, bob)) == ("admin", "owner")
     assert Membership.objects.for_tenant(acme).filter(role="owner").count() == 1
+
+
+def told(tenant: Tenant, user: User) -> object:
+    return ControlChange.objects.filter(kind="member", key=f"{tenant.id}/{user.pk}").latest("id").payload
+
+
+def test_n1_gateways_are_told_of_every_change_of_a_member(acme: Tenant, ann: User) -> None:
+    bob = person("bob")
+    add_member(tenant=acme, user=bob, role="developer", actor="test")
+    assert told(acme, bob) == {"role": "developer"}
+    change_role(tenant=acme, user=bob, role="viewer", actor="test", actor_role="owner")
+    assert told(acme, bob) == {"role": "viewer"}
+    transfer_ownership(tenant=acme, owner=ann, to=bob, actor="test")
+    assert (told(acme, ann), told(acme, bob)) == ({"role": "admin"}, {"role": "owner"})
+    leave(tenant=acme, user=ann)
+    assert told(acme, ann) is None
+    cy = person("cy")
+    add_member(tenant=acme, user=cy, role="developer", actor="test")
+    remove_member(tenant=acme, user=cy, actor="test", actor_role="owner")
+    assert told(acme, cy) is None
+
+
+def test_n1_gateways_are_told_of_who_is_switched_off_and_on_again(acme: Tenant, ann: User, admin_client: Client) -> None:
+    fields = {"username": "ann", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    admin_client.post(f"/admin/tenants/user/{ann.pk}/change/", fields)
+    assert told(acme, ann) is None
+    admin_client.post(f"/admin/tenants/user/{ann.pk}/change/", fields | {"is_active": "on"})
+    assert told(acme, ann) == {"role": "owner"}
+
+
+def test_the_admin_neither_deletes_people_nor_changes_members(acme: Tenant, ann: User, admin_client: Client) -> None:
+    member = Membership.objects.for_tenant(acme).get(user=ann)
+    assert admin_client.post(f"/admin/tenants/user/{ann.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert admin_client.post(f"/admin/tenants/membership/{member.pk}/change/", {"role": "viewer"}).status_code == 403
+    assert role_of(acme, ann) == "owner"
+
+
+def test_a_database_from_before_tells_gateways_who_its_members_are(acme: Tenant, ann: User) -> None:
+    off = person("off")
+    add_member(tenant=acme, user=off, role="admin", actor="test")
+    User.objects.filter(pk=off.pk).update(is_active=False)
+    ControlChange.objects.all().delete()
+    migration = importlib.import_module("tenants.migrations.0006_publish_members")
+    migration.publish_members(apps, SimpleNamespace(connection=connection, execute=connection.cursor().execute))
+    assert list(ControlChange.objects.values_list("kind", "key", "payload")) == [
+        ("member", f"{acme.id}/{ann.pk}", {"role": "owner"})
+    ]

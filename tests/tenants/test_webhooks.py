@@ -495,3 +495,24 @@ def test_old_deliveries_are_forgotten_and_their_occasions_are_not(acme: Tenant) 
     forget_old_deliveries()
     assert not WebhookDelivery.objects.for_tenant(acme).exists()
     assert told(acme) is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "127.1", "8.8.8.010", "example.0x1", "1.2.3.4.5"),
+        *("localhost", "LOCALHOST", "localhost.", "a.localhost", "a..example", ".example", "example.com.", "."),
+        *("example.com:22", "example.com:81", "example.com:1023", "8.8.8.8:25", "[::ffff:127.0.0.1]"),
+    ],
+)
+def test_hosts_in_odd_forms_and_odd_ports_are_refused_when_they_are_given(acme: Tenant, host: str) -> None:
+    with pytest.raises(InvalidInput):
+        add_endpoint(tenant=acme, url=f"https://{host}/", events=["key.expiring"], actor="test")
+    assert not WebhookEndpoint.unscoped.exists()
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", "example.com:80", "example.com:443", "example.com:1024", "8.8.8.8", "0x7f.example"]
+)
+def test_usual_hosts_and_ports_are_taken(acme: Tenant, host: str) -> None:
+    assert add_endpoint(tenant=acme, url=f"https://{host}/", events=["key.expiring"], actor="test").endpoint

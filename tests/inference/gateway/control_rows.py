@@ -15,6 +15,10 @@ def key_row(change_id: int, key: ParsedKey, tenant_id: str = "acme-id", **change
     return Change(change_id, "key", key.id, payload | changes)
 
 
+def member_row(change_id: int, member_id: int = 7, tenant_id: str = "acme-id", role: str = "owner") -> Change:
+    return Change(change_id, "member", f"{tenant_id}/{member_id}", {"role": role})
+
+
 def model_row(change_id: int, public_id: str = "m", **changes: Any) -> Change:
     payload = {"created": 1, "pool": f"{public_id}-pool", "version": "v1", "max_in_flight": 2, "max_queued": 10}
     return Change(change_id, "model", public_id, payload | changes)

@@ -10,7 +10,7 @@ from headway.clock import FakeClock
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.state import Change, ControlState
 from tenants.services.key_format import new_key
-from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway
+from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
 from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import ScriptedReplica
 
@@ -101,7 +101,14 @@ async def test_an_unknown_model_is_a_404_that_names_the_field_and_is_recorded(ga
     assert answer.status_code == 404
     assert_error(answer.json(), "model_not_found", "model")
     record = await gateway.only_record()
-    assert (record.end_state, record.attempts, record.model) == ("refused", 0, "no?pe" + "x" * 195)
+    assert (record.end_state, record.attempts, record.model) == ("refused", 0, "")
+
+
+async def test_n12_names_of_models_that_there_are_not_are_recorded_under_one_name(gateway: GatewayUnderTest) -> None:
+    for number in range(3):
+        assert (await gateway.post(body=basic(model=f"nope-{number}"))).status_code == 404
+    await until(lambda: len(gateway.journal.closed) == 3)
+    assert {(record.model, record.end_state) for record in gateway.journal.closed} == {("", "refused")}
 
 
 async def test_b31_a_model_without_a_replica_is_a_503_and_still_listed(gateway: GatewayUnderTest) -> None:

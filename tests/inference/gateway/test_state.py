@@ -1,8 +1,19 @@
 import pytest
 
+from inference.gateway.key_rows import KeyNotAllowed
 from inference.gateway.state import Change, ControlState, KeyRefused
+from tenants.access import Action
 from tenants.services.key_format import ParsedKey, new_key
-from tests.inference.gateway.control_rows import gone, key_row, model_row, replica_row, state_of, state_with_key, tenant_row
+from tests.inference.gateway.control_rows import (
+    gone,
+    key_row,
+    member_row,
+    model_row,
+    replica_row,
+    state_of,
+    state_with_key,
+    tenant_row,
+)
 
 NOW_S = 1_800_000_000.0
 
@@ -17,7 +28,9 @@ def refusal(state: ControlState, text: str, *, now_s: float = NOW_S) -> str:
 
 def test_a_known_key_says_whose_it_is() -> None:
     key = new_key()
-    state = state_of(tenant_row(1, "t1", name="acme", cache_salt="s1"), key_row(2, key, "t1", member_id=7))
+    state = state_of(
+        tenant_row(1, "t1", name="acme", cache_salt="s1"), key_row(2, key, "t1", member_id=7), member_row(3, 7, "t1")
+    )
     principal = state.authenticate(key.text, now_s=NOW_S)
     assert (principal.tenant_id, principal.tenant_name, principal.key_id) == ("t1", "acme", key.id)
     assert (principal.member_id, principal.cache_salt) == (7, "s1")
@@ -141,3 +154,43 @@ def test_rows_are_enough_to_build_the_same_state_again() -> None:
     assert "revoked" in refusal(again, revoked.text)
     assert again.models() == state.models()
     assert [change.id for change in state.rows()] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("role", ["billing", "viewer", "a role of a later release", ""])
+def test_n1_a_demoted_members_key_runs_no_model_until_the_role_is_back(role: str) -> None:
+    key = new_key()
+    state = state_of(tenant_row(1), key_row(2, key, member_id=7), member_row(3, role="developer"))
+    state.authenticate(key.text, now_s=NOW_S).key.check(Action.RUN_INFERENCE, "")
+    state.apply([member_row(4, role=role)])
+    with pytest.raises(KeyNotAllowed):
+        state.authenticate(key.text, now_s=NOW_S).key.check(Action.RUN_INFERENCE, "")
+    state.apply([member_row(5, role="admin")])
+    state.authenticate(key.text, now_s=NOW_S).key.check(Action.RUN_INFERENCE, "")
+
+
+def test_n1_the_key_of_who_is_no_member_of_its_tenant_is_refused() -> None:
+    key, nobodys = new_key(), new_key()
+    state = state_of(tenant_row(1), key_row(2, key, member_id=7), key_row(3, nobodys), member_row(4, tenant_id="globex-id"))
+    assert "no longer" in refusal(state, key.text)
+    state.apply([member_row(5)])
+    state.authenticate(key.text, now_s=NOW_S)
+    state.apply([gone(6, "member", "acme-id/7")])
+    assert "no longer" in refusal(state, key.text)
+    state.authenticate(nobodys.text, now_s=NOW_S)
+
+
+def test_n5_who_is_no_member_or_may_not_is_no_principal_of_a_ticket() -> None:
+    state = state_of(tenant_row(1), member_row(2, 7, role="developer"), member_row(3, 8, role="viewer"))
+    assert state.member("acme-id", 7).member_id == 7
+    with pytest.raises(KeyNotAllowed):
+        state.member("acme-id", 8)
+    state.apply([gone(4, "member", "acme-id/7")])
+    with pytest.raises(KeyRefused):
+        state.member("acme-id", 7)
+
+
+def test_members_are_in_the_snapshots_rows() -> None:
+    state = state_of(tenant_row(1), member_row(2), member_row(3, 8), gone(4, "member", "acme-id/8"))
+    again = ControlState()
+    again.reload(state.rows())
+    assert [again.member("acme-id", 7).member_id, [row.key for row in again.rows()]] == [7, ["acme-id", "acme-id/7"]]

@@ -9,6 +9,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from inference.gateway.parts import GatewayTunables
+from inference.gateway.state import Change
 from tenants.services.tickets import PLAYGROUND_KEY_ID, Ticket, new_nonce, write_ticket
 from tests.fakes.gateway import ACME, GLOBEX, GatewayUnderTest, model_changes, running_gateway, until
 from tests.fakes.replica import ScriptedReplica, chat_events, streamed
@@ -26,7 +27,8 @@ async def replica() -> AsyncIterator[ScriptedReplica]:
 
 @pytest.fixture
 async def gateway(replica: ScriptedReplica) -> AsyncIterator[GatewayUnderTest]:
-    async with running_gateway(model_changes("m", [replica.url]), tunables=GatewayTunables(drain_s=0.2)) as found:
+    member = Change(id=50, kind="member", key=f"{ACME}/7", payload={"role": "developer"})
+    async with running_gateway([member, *model_changes("m", [replica.url])], tunables=GatewayTunables(drain_s=0.2)) as found:
         found.parts.ticket_secret = SECRET
         yield found
 
@@ -82,6 +84,19 @@ async def test_a_ticket_opens_nothing_for_the_next_request(gateway: GatewayUnder
         await send(socket, {"request": ASK})
         assert "error" in await receive(socket)
         assert await closed_with(socket) == 4401
+
+
+@pytest.mark.parametrize(("payload", "code"), [(None, 4401), ({"role": "viewer"}, 4403)])
+async def test_n5_the_ticket_of_who_was_removed_or_demoted_since_is_refused(
+    gateway: GatewayUnderTest, payload: dict[str, Any] | None, code: int
+) -> None:
+    async with page(gateway) as socket:
+        text = ticket(await nonce_of(socket))
+        gateway.state.apply([Change(id=900, kind="member", key=f"{ACME}/7", payload=payload)])
+        await send(socket, {"ticket": text, "request": ASK})
+        assert "error" in await receive(socket)
+        assert await closed_with(socket) == code
+    assert not gateway.journal.opened
 
 
 @pytest.mark.parametrize(

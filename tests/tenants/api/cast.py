@@ -21,7 +21,9 @@ class Api:
             self._client.force_login(user)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        data = json.dumps(body) if body is not None else ""
+        return self.call_raw(method, path, json.dumps(body) if body is not None else "", **headers)
+
+    def call_raw(self, method: str, path: str, data: str, **headers: str) -> Any:
         return self._client.generic(method, f"{BASE}/{path}", data, "application/json", headers={**self._headers, **headers})
 
     def get(self, path: str) -> Any:

@@ -147,7 +147,7 @@ def test_a_key_makes_keys_only_when_scoped_to_and_of_its_own_member(acme: Tenant
     for scopes in (("inference",), ("read_usage",), ("inference", "read_usage")):
         answer = with_key(acme, *scopes, member=people["owner"]).post("tenants/acme/keys/", {"name": "x"})
         assert (answer.status_code, code_of(answer)) == (403, "not_allowed")
-    made = with_key(acme, "manage", member=people["developer"]).post("tenants/acme/keys/", {"name": "x"})
+    made = with_key(acme, "manage", "inference", member=people["developer"]).post("tenants/acme/keys/", {"name": "x"})
     assert (made.status_code, made.json()["member"]["name"]) == (201, "acme-developer")
     assert AuditEntry.objects.filter(action="key.issue").latest("id").actor.startswith("key:")
 
@@ -363,3 +363,17 @@ def test_no_view_asks_the_database_for_each_row(
         tenant_with(f"other-{number}", owner=people["owner"])
     with django_assert_max_num_queries(8):
         assert len(owner.get("tenants/").json()["results"]) == 21
+
+
+@pytest.mark.parametrize("path", ["usage/?form=2026-11-01", "usage/?page_size=2", "requests/?modell=tiny"])
+def test_a_parameter_that_there_is_not_is_told_and_not_passed_over(owner: Api, path: str) -> None:
+    answer = owner.get(f"tenants/acme/{path}")
+    assert (answer.status_code, code_of(answer)) == (400, "invalid_value")
+    assert answer.json()["error"]["param"] == path.partition("?")[2].partition("=")[0]
+    assert owner.get("tenants/acme/requests/?page_size=2&model=tiny").status_code == 200
+
+
+def test_a_removal_with_a_parameter_misspelled_removes_nobody(owner: Api, acme: Tenant, people: dict[str, User]) -> None:
+    path = f"tenants/acme/members/{people['developer'].pk}/?hand_key_to={people['admin'].pk}"
+    assert owner.call("DELETE", path).status_code == 400
+    assert role_of(acme, people["developer"]) == "developer"
