@@ -16,6 +16,7 @@ from dashboard.forms import KeyForm, RotateForm
 from dashboard.key_forms import initial_of, limits_from, settings_from
 from dashboard.key_list import key_list
 from dashboard.seats import Seat, seated
+from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
 from inference.selectors import offered_models
 from tenants.access import Action
@@ -92,7 +93,11 @@ def rotate(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
         messages.error(request, "Choose how long the old key goes on working")
         return redirect("keys_edit", seat.tenant.name, key.id)
     hours = int(form.cleaned_data["overlap_h"])
-    issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
+    try:
+        issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
+    except HeadwayError as error:
+        tell_next_page(request, error)
+        return redirect("keys_edit", seat.tenant.name, key.id)
     return _shown_once(request, seat, issued, old=key, overlap_h=hours)
 
 
@@ -101,8 +106,8 @@ def rotate(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
 def switch(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     key = _key(seat, key_id)
     change, word = (disable_api_key, "disabled") if key.disabled_at is None else (enable_api_key, "enabled")
-    change(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
-    messages.success(request, f"{key.name} is {word}; gateways know within a second")
+    with telling(request, f"{key.name} is {word}; gateways know within a second"):
+        change(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
     return redirect("keys", seat.tenant.name)
 
 
@@ -111,8 +116,8 @@ def switch(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
 def revoke(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     key = _key(seat, key_id)
     if is_confirmed(request, key.name):
-        revoke_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
-        messages.success(request, f"{key.name} is revoked; gateways refuse it within a second")
+        with telling(request, f"{key.name} is revoked; gateways refuse it within a second"):
+            revoke_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
     return redirect("keys", seat.tenant.name)
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -78,8 +77,8 @@ def delete(request: HttpRequest, seat: Seat, webhook_id: str) -> HttpResponse:
     endpoint = _endpoint(seat, webhook_id)
     if not is_confirmed(request, endpoint.url):
         return redirect("webhooks_one", seat.tenant.name, webhook_id)
-    service.remove_endpoint(tenant=seat.tenant, endpoint_id=webhook_id, actor=seat.actor)
-    messages.success(request, "The webhook was removed")
+    with telling(request, "The webhook was removed"):
+        service.remove_endpoint(tenant=seat.tenant, endpoint_id=webhook_id, actor=seat.actor)
     return redirect("webhooks", seat.tenant.name)
 
 
