@@ -21,6 +21,9 @@ _WANTED = {
     "failed": ~Q(end_state__in=(*WENT_WELL, *LEFT, "refused")),
 }
 _REQUEST_ID = re.compile(r"req_[0-9a-f]{24}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}", re.ASCII)
+WAITED_S = 60
+"""A receipt comes about a second after its request ended; behind a page that waits longer is none."""
 _BAR_UNITS = 1000
 MAX_LISTED_KEYS = 200
 
@@ -74,6 +77,12 @@ def request_log(tenant: Any, asked: Mapping[str, str]) -> RequestLog:
 
 def is_request_id(text: str) -> bool:
     return _REQUEST_ID.fullmatch(text) is not None
+
+
+def opened_at_s(asked: str, now_s: float) -> int | None:
+    """When a page that waits for a receipt was opened, as it says itself (whole seconds); None: it has waited long enough."""
+    opened_s = int(asked) if _NUMBER.fullmatch(asked) else int(now_s)
+    return opened_s if 0 <= now_s - opened_s < WAITED_S else None
 
 
 def names_of_keys(keys: list[Any]) -> dict[str, str]:

@@ -15,6 +15,10 @@ def telling(request: HttpRequest, done: str) -> Iterator[None]:
     try:
         yield
     except HeadwayError as error:
-        messages.error(request, error.message[:1].upper() + error.message[1:])
+        tell_next_page(request, error)
     else:
         messages.success(request, done)
+
+
+def tell_next_page(request: HttpRequest, error: HeadwayError) -> None:
+    messages.error(request, error.message[:1].upper() + error.message[1:])

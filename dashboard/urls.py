@@ -36,6 +36,7 @@ urlpatterns = [
     path(T + "playground/ticket/", playground.ticket, name="playground_ticket"),
     path(T + "keys/", keys.keys, name="keys"),
     path(T + "keys/new/", keys.new, name="keys_new"),
+    path(T + "keys/made/", keys.made, name="keys_made"),
     path(T + "keys/<str:key_id>/", keys.edit, name="keys_edit"),
     path(T + "keys/<str:key_id>/rotate/", keys.rotate, name="keys_rotate"),
     path(T + "keys/<str:key_id>/switch/", keys.switch, name="keys_switch"),

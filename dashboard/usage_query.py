@@ -20,6 +20,8 @@ GROUPS = (("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Ti
 STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 MAX_BUCKETS = 1440
 MAX_DAYS = 400
+FIRST_DAY, LAST_DAY = date(2000, 1, 1), date(2999, 12, 31)
+"""Of a custom range: far from the ends of the calendar, where time zones reach beyond it."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,9 @@ def _bounds(
                 return _midnight(today - timedelta(days=6), zone), tomorrow, "Give both days of the range."
             if not timedelta(0) <= last - first <= timedelta(days=MAX_DAYS):
                 problem = f"The last day must not lie before the first, and at most {MAX_DAYS} days after it."
+                return _midnight(today - timedelta(days=6), zone), tomorrow, problem
+            if first < FIRST_DAY or last > LAST_DAY:
+                problem = f"Days lie between {FIRST_DAY} and {LAST_DAY}."
                 return _midnight(today - timedelta(days=6), zone), tomorrow, problem
             return _midnight(first, zone), _midnight(last + timedelta(days=1), zone), ""
     return _midnight(today - timedelta(days=6), zone), tomorrow, ""

@@ -31,7 +31,10 @@ __all__ = [
 
 
 class User(AbstractUser):
-    """A person who can log in. A member of tenants through Membership."""
+    """A person who can log in. A member of tenants through Membership. `username` is made up, but for an operator's."""
+
+    def __str__(self) -> str:
+        return self.email or self.username
 
 
 def new_cache_salt() -> str:

@@ -1,4 +1,4 @@
-"""API keys: make one (shown once), change, rotate, switch off, revoke."""
+"""API keys: make one, show it once, change, rotate, switch off, revoke."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,8 @@ from dashboard.forms import KeyForm, RotateForm
 from dashboard.key_forms import initial_of, limits_from, settings_from
 from dashboard.key_list import key_list
 from dashboard.seats import Seat, seated
+from dashboard.shown_once import forget, keep_for_next_page, taken
+from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
 from inference.selectors import offered_models
 from tenants.access import Action
@@ -59,10 +61,28 @@ def new(request: HttpRequest, seat: Seat) -> HttpResponse:
                 tier_ceiling=data["tier_ceiling"],
                 limits=limits_from(data, {}),
             )
-            return _shown_once(request, seat, issued)
+            return _to_made(request, seat, issued)
         except HeadwayError as error:
             tell(form, error)
     return render(request, "dashboard/key_form.html", {"form": form})
+
+
+@never_cache
+@require_GET
+@seated(Action.MANAGE_KEYS)
+def made(request: HttpRequest, seat: Seat) -> HttpResponse:
+    """The new key, once. In no address, and nowhere whole but in this answer."""
+    found = taken(request, "key")
+    if found is None or found[1]["tenant"] != seat.tenant.name:
+        messages.error(request, "A new key is shown once. If you did not copy it, rotate it or make another")
+        return redirect("keys", seat.tenant.name)
+    text, about = found
+    key, models = _key(seat, about["key_id"]), [model.id for model in offered_models()]
+    model = next((model for model in models if model in (key.allowed_models or models)), "your-model")
+    shown = {"key": key, "text": text, "model": model, "old": about.get("old"), "overlap_h": about.get("overlap_h")}
+    response = render(request, "dashboard/key_made.html", shown)
+    forget(response, "key")
+    return response
 
 
 @never_cache
@@ -98,17 +118,24 @@ def rotate(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
         messages.error(request, "Choose how long the old key goes on working")
         return redirect("keys_edit", seat.tenant.name, key.id)
     hours = int(form.cleaned_data["overlap_h"])
-    issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
-    return _shown_once(request, seat, issued, old=key, overlap_h=hours)
+    try:
+        issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
+    except HeadwayError as error:
+        tell_next_page(request, error)
+        return redirect("keys_edit", seat.tenant.name, key.id)
+    return _to_made(request, seat, issued, old={"id": key.id, "name": key.name}, overlap_h=hours)
 
 
 @require_POST
 @seated(Action.MANAGE_KEYS)
 def switch(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     key = _key(seat, key_id)
-    change, word = (disable_api_key, "disabled") if key.disabled_at is None else (enable_api_key, "enabled")
-    change(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
-    messages.success(request, f"{key.name} is {word}; gateways know within a second")
+    is_on = key.disabled_at is None
+    with telling(request, f"{key.name} is {'disabled' if is_on else 'enabled'}; gateways know within a second"):
+        if is_on:
+            disable_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
+        else:
+            enable_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor, by=seat.user)
     return redirect("keys", seat.tenant.name)
 
 
@@ -117,8 +144,8 @@ def switch(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
 def revoke(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
     key = _key(seat, key_id)
     if is_confirmed(request, key.name):
-        revoke_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
-        messages.success(request, f"{key.name} is revoked; gateways refuse it within a second")
+        with telling(request, f"{key.name} is revoked; gateways refuse it within a second"):
+            revoke_api_key(tenant=seat.tenant, key_id=key.id, actor=seat.actor)
     return redirect("keys", seat.tenant.name)
 
 
@@ -134,9 +161,7 @@ def _key(seat: Seat, key_id: str) -> Any:
         raise Http404(error.message) from error
 
 
-def _shown_once(request: HttpRequest, seat: Seat, issued: Any, **more: Any) -> HttpResponse:
-    """The answer to the post itself: the key is in no session and no address."""
-    models = [model.id for model in offered_models()]
-    allowed = issued.key.allowed_models or models
-    model = next((model for model in models if model in allowed), "your-model")
-    return render(request, "dashboard/key_made.html", {"issued": issued, "model": model, **more})
+def _to_made(request: HttpRequest, seat: Seat, issued: Any, **about: Any) -> HttpResponse:
+    response = redirect("keys_made", seat.tenant.name)
+    keep_for_next_page(request, response, "key", issued.text, tenant=seat.tenant.name, key_id=issued.key.id, **about)
+    return response

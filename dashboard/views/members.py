@@ -13,7 +13,7 @@ from dashboard.form_errors import tell
 from dashboard.forms import InviteForm
 from dashboard.member_page import assignable, member_page
 from dashboard.seats import Seat, seated
-from dashboard.telling import telling
+from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
 from tenants.access import Action
 from tenants.selectors import members_of_tenant
@@ -105,14 +105,15 @@ def leave(request: HttpRequest, seat: Seat) -> HttpResponse:
     try:
         service.leave(tenant=seat.tenant, user=seat.user)
     except HeadwayError as error:
-        messages.error(request, error.message)
+        tell_next_page(request, error)
         return redirect("members", seat.tenant.name)
     messages.success(request, f"You left {seat.tenant.name}")
     return redirect("home")
 
 
 def _member(seat: Seat, user_id: int) -> Any:
-    found = members_of_tenant(seat.tenant).filter(user_id=user_id).first()
+    fits = user_id < 2**63  # an address may hold any number; a row's id is one of 64 bits
+    found = members_of_tenant(seat.tenant).filter(user_id=user_id).first() if fits else None
     if found is None:
         raise Http404("there is no such member")
     return found

@@ -10,7 +10,7 @@ from dashboard.api_address import socket_url
 from dashboard.catalogue import catalogue
 from dashboard.seats import Seat, seated
 from dashboard.services.playground import mint_ticket
-from headway.errors import InvalidInput
+from headway.errors import HeadwayError
 from tenants.access import Action
 
 
@@ -30,6 +30,8 @@ def ticket(request: HttpRequest, seat: Seat) -> HttpResponse:
         sent = json.loads(request.body)
         nonce = sent.get("nonce") if isinstance(sent, dict) else None
         text = mint_ticket(tenant=seat.tenant, member=seat.user, nonce=nonce, origin=request.headers.get("origin", ""))
-    except (ValueError, InvalidInput) as error:
+    except ValueError as error:
         return JsonResponse({"error": str(error)}, status=400)
+    except HeadwayError as error:
+        return JsonResponse({"error": error.message}, status=error.http_status)
     return JsonResponse({"ticket": text}, headers={"cache-control": "no-store"})

@@ -1,11 +1,13 @@
 """The request log, and the receipt of one request."""
 
+import time
+
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from billing.selectors import usage_of_request
-from dashboard.request_log import is_request_id, names_of_keys, pace_of, phases_of, request_log
+from dashboard.request_log import is_request_id, names_of_keys, opened_at_s, pace_of, phases_of, request_log
 from dashboard.seats import Seat, seated
 from tenants.access import Action
 from tenants.selectors import keys_of_tenant
@@ -25,7 +27,8 @@ def request(request: HttpRequest, seat: Seat, request_id: str) -> HttpResponse:
         raise Http404("this is no id of a request")
     record = usage_of_request(seat.tenant.id, request_id)
     if record is None:
-        return render(request, "dashboard/request.html", {"record": None})
+        opened_s = opened_at_s(request.GET.get("opened", ""), time.time())
+        return render(request, "dashboard/request.html", {"record": None, "opened": opened_s})
     names = names_of_keys(list(keys_of_tenant(seat.tenant).filter(id=record["key_id"])))
     shown = {"phases": phases_of(record), "pace": pace_of(record), "key_name": names.get(record["key_id"], record["key_id"])}
     return render(request, "dashboard/request.html", {"record": record, **shown})

@@ -13,6 +13,7 @@ from dashboard.forms import SettingsForm
 from dashboard.plan_page import plan_offers
 from dashboard.seats import Seat, seated
 from dashboard.telling import telling
+from headway.clean_text import cleaned
 from headway.errors import HeadwayError
 from headway.months import zone_names
 from tenants.access import Action
@@ -42,7 +43,7 @@ def settings(request: HttpRequest, seat: Seat) -> HttpResponse:
 @require_POST
 @seated(Action.MANAGE_BILLING)
 def plan(request: HttpRequest, seat: Seat) -> HttpResponse:
-    wanted = request.POST.get("plan", "")
+    wanted = cleaned(request.POST.get("plan", ""))
     if is_confirmed(request, wanted):
         with telling(request, f"{seat.tenant.name} is on the plan {wanted}"):
             choose_plan(tenant=seat.tenant, plan=wanted, actor=seat.actor)

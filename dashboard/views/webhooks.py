@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -13,6 +12,7 @@ from dashboard.form_errors import tell
 from dashboard.forms import WebhookForm
 from dashboard.paging import by_number
 from dashboard.seats import Seat, seated
+from dashboard.shown_once import forget, keep_for_next_page, taken
 from dashboard.telling import telling
 from headway.errors import HeadwayError
 from tenants.access import Action
@@ -32,18 +32,24 @@ EVENTS = [
 @seated(Action.VIEW_WEBHOOKS)
 def webhooks(request: HttpRequest, seat: Seat) -> HttpResponse:
     form = WebhookForm(request.POST or None, events=EVENTS)
-    made = None
     if request.method == "POST" and form.is_valid():
         try:
             if not seat.may(Action.MANAGE_WEBHOOKS):
                 raise NotAllowed("your role may look at webhooks, not change them")
             data = form.cleaned_data
             made = service.add_endpoint(tenant=seat.tenant, url=data["url"], events=data["events"], actor=seat.actor)
-            form = WebhookForm(events=EVENTS)
+            next_page = redirect("webhooks", seat.tenant.name)
+            keep_for_next_page(request, next_page, "webhook", made.secret, tenant=seat.tenant.name)
+            return next_page
         except HeadwayError as error:
             tell(form, error)
-    shown = {"endpoints": list(webhooks_of_tenant(seat.tenant)), "form": form, "made": made}
-    return render(request, "dashboard/webhooks.html", shown)
+    found = taken(request, "webhook")
+    secret = found[0] if found is not None and found[1]["tenant"] == seat.tenant.name else ""
+    shown = {"endpoints": list(webhooks_of_tenant(seat.tenant)), "form": form, "secret": secret}
+    response = render(request, "dashboard/webhooks.html", shown)
+    if secret:
+        forget(response, "webhook")
+    return response
 
 
 @require_GET
@@ -78,8 +84,8 @@ def delete(request: HttpRequest, seat: Seat, webhook_id: str) -> HttpResponse:
     endpoint = _endpoint(seat, webhook_id)
     if not is_confirmed(request, endpoint.url):
         return redirect("webhooks_one", seat.tenant.name, webhook_id)
-    service.remove_endpoint(tenant=seat.tenant, endpoint_id=webhook_id, actor=seat.actor)
-    messages.success(request, "The webhook was removed")
+    with telling(request, "The webhook was removed"):
+        service.remove_endpoint(tenant=seat.tenant, endpoint_id=webhook_id, actor=seat.actor)
     return redirect("webhooks", seat.tenant.name)
 
 

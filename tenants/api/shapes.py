@@ -34,7 +34,7 @@ class TenantChange(s.Serializer):
 
 class PersonShape(s.Serializer):
     id = s.IntegerField()
-    name = s.CharField(source="username")
+    name = s.CharField(source="__str__")
     email = s.CharField()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from headway.logs import REQUEST_ID
 from tenants.models import AuditEntry, Tenant
 
+MAX_NAME_CHARS = 200  # of AuditEntry's columns; an e-mail address may be longer
 _ADDRESS: ContextVar[str] = ContextVar("audit_address", default="")
 
 
@@ -32,9 +33,9 @@ def record_audit(
 ) -> AuditEntry:
     """`actor`: `user:<name>`, `key:<id>`, `admin:<name>`, `command:<name>` or `system`."""
     entry: AuditEntry = AuditEntry.objects.create(
-        actor=actor,
+        actor=actor[:MAX_NAME_CHARS],
         action=action,
-        target=target,
+        target=target[:MAX_NAME_CHARS],
         tenant=tenant,
         before=before,
         after=after,

@@ -99,6 +99,14 @@ def answers(url: str) -> bool:
     return False
 
 
+@pytest.fixture
+def tenant(site: Site, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One of its own for each test, called as its owner."""
+    name = f"t{abs(hash(request.node.name)) % 10**8}"
+    site.shell(f"from tests.tenants.cast import person, tenant_with\ntenant_with({name!r}, owner=person({name!r}))")
+    yield name
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     assert CHROMIUM.exists(), f"{CHROMIUM} is missing: apt-get install chromium, or name one in HEADWAY_CHROMIUM"

@@ -1,9 +1,8 @@
 """Keys and limits: what is clicked on a page holds for the API within moments."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, Site
@@ -11,14 +10,6 @@ from tests.browser.test_newcomer import make_key
 from tests.e2e.installation import eventually
 
 HOLDS_WITHIN_S = 2.0  # the product says one second; what is more is the test's own polling
-
-
-@pytest.fixture
-def tenant(site: Site, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One of its own for each test, called as its owner."""
-    name = f"t{abs(hash(request.node.name)) % 10**8}"
-    site.shell(f"from tests.tenants.cast import person, tenant_with\ntenant_with({name!r}, owner=person({name!r}))")
-    yield name
 
 
 def status_becomes(site: Site, key: str, status: int) -> None:
@@ -94,7 +85,7 @@ def test_a_limit_is_shown_as_it_is_hit(site: Site, tenant: str, open_browser: Ca
     assert said["message"].startswith("The limit of 3 requests a minute for your organisation is reached")
 
 
-def test_a_page_that_lost_its_connection_finds_the_present_again(
+def test_a_page_shows_a_request_that_ended_without_being_reloaded(
     site: Site, tenant: str, open_browser: Callable[..., Person]
 ) -> None:
     page = open_browser(tenant).page

@@ -185,3 +185,42 @@ def test_an_invitation_opens_for_the_person_it_was_sent_to_alone() -> None:
     assert "grace@example.com" in refused.content.decode()
     assert client.get("/t/acme/").status_code == 404
     assert client.get("/invitations/made-up/").status_code == 404
+
+
+def test_signing_up_answers_the_same_for_every_address_however_often_and_fills_no_ones_mailbox() -> None:
+    signed_up(Client())  # a moment ago: a mail went to this address
+    found = {}
+    for email in (EMAIL, "nobody@example.com"):
+        answers = []
+        for _ in range(8):
+            client = Client()
+            answer = client.post("/accounts/signup/", {"email": email, "password1": PASSWORD})
+            answers.append((answer.status_code, answer.get("location"), client.get("/accounts/confirm-email/").status_code))
+        found[email] = answers
+    assert set(found[EMAIL]) == set(found["nobody@example.com"]) == {(302, "/accounts/confirm-email/", 200)}
+    assert Mail.objects.filter(to=EMAIL).count() <= 5 and Mail.objects.filter(to="nobody@example.com").count() <= 5
+
+
+def test_a_name_for_log_in_has_nothing_to_do_with_an_address() -> None:
+    """Long addresses that begin alike, and an address that its owner has left, can be signed up with."""
+    start = "a" * 64 + "@" + ".".join(["b" * 60] * 2)
+    for email in (f"{start}.example.com", f"{start}.example.org"):
+        assert Client().post("/accounts/signup/", {"email": email, "password1": PASSWORD}).status_code == 302
+    signed_up(Client())
+    user = User.objects.get(email=EMAIL)
+    assert EMAIL.partition("@")[0] not in user.username
+    assert str(user) == EMAIL
+    EmailAddress.objects.filter(user=user).update(email="elsewhere@example.com")
+    User.objects.filter(pk=user.pk).update(email="elsewhere@example.com")
+    Mail.objects.all().delete()
+    signed_up(Client())
+    assert User.objects.filter(email=EMAIL).exclude(pk=user.pk).count() == 1
+
+
+def test_the_longest_address_founds_an_organisation() -> None:
+    """The audit log's columns are shorter than an address may be."""
+    email = "a" * 64 + "@" + ".".join(["b" * 60] * 3) + ".com"
+    user = User.objects.create_user(username="long", email=email)
+    client = Client()
+    client.force_login(user)
+    assert client.post("/start/", {"name": "acme"})["location"] == "/t/acme/"

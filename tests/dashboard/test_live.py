@@ -10,6 +10,7 @@ from channels.db import database_sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.db import connections
 from django.test import Client
+from pytest_django import Settings
 
 from dashboard.consumers import NO_SEAT, LiveConsumer
 from dashboard.live import Watch
@@ -122,8 +123,23 @@ async def test_strangers_and_other_origins_get_no_socket(acme: Furnished, brain:
         async with watching(user) as socket:
             await socket.connect()
             assert (await socket.receive_output(timeout=3))["code"] == NO_SEAT
-    async with watching(acme.people["owner"], origin="http://evil.example") as socket:
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "https://localhost", "http://localhost:9999", "http://localhost.evil.example", "null", "http://["],
+)
+async def test_a_socket_opens_for_the_sites_own_scheme_host_and_port_alone(acme: Furnished, brain: Brain, origin: str) -> None:
+    async with watching(acme.people["owner"], origin=origin) as socket:
         assert not (await socket.connect())[0]
+
+
+async def test_a_socket_opens_behind_a_proxy_for_the_address_people_see(
+    acme: Furnished, brain: Brain, settings: Settings
+) -> None:
+    settings.SITE_URL = "https://headway.example"
+    async with watching(acme.people["owner"], origin="https://headway.example") as socket:
+        assert (await socket.connect())[0]
 
 
 async def test_who_is_removed_is_put_out(acme: Furnished, brain: Brain, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Every page: it opens for whoever may see it, for nobody else, with few queries, and with nothing inline."""
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -176,5 +177,8 @@ def test_another_tenants_receipt_looks_like_none(acme: Furnished) -> None:
     made_up = client.get(f"/t/globex/requests/req_{'b' * 24}/")
     assert real.status_code == made_up.status_code == 200
     assert "Not here yet" in real.content.decode()
+    for opened, is_waiting in ((int(time.time()) - 30, True), (int(time.time()) - 90, False), (10**11, False), ("x", True)):
+        page = client.get(f"/t/globex/requests/{REQUEST_ID}/?opened={opened}").content.decode()
+        assert ("Not here yet" in page, "Not found" in page, "every 1s" in page) == (is_waiting, not is_waiting, is_waiting)
     assert client.get("/t/globex/requests/nonsense/").status_code == 404
     assert REQUEST_ID not in real.content.decode().replace(f"/requests/{REQUEST_ID}/", "")

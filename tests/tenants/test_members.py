@@ -36,7 +36,7 @@ def newest(key: ApiKey) -> ControlChange:
 def test_who_founds_a_tenant_owns_it_on_the_free_plan(ann: User) -> None:
     tenant = found_tenant(name="initech", owner=ann)
     assert (role_of(tenant, ann), tenant.plan and tenant.plan.name) == ("owner", "free")
-    assert [entry.actor for entry in AuditEntry.objects.filter(tenant=tenant)] == ["user:ann"] * 2
+    assert [entry.actor for entry in AuditEntry.objects.filter(tenant=tenant)] == ["user:ann@example.com"] * 2
     with pytest.raises(TenantExists):
         found_tenant(name="initech", owner=ann)
 

@@ -21,6 +21,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError as BrokerAway
 
 from headway.celery_app import app
+from headway.circuit import Circuit
 from headway.errors import HeadwayError
 from workers.errors import NoSuchEffect
 from workers.models import OutboxEntry
@@ -37,6 +38,8 @@ KEPT = timedelta(days=7)
 """How long what is done stays, to be looked at."""
 
 Ids = dict[str, Any]
+broker = Circuit("broker")
+"""Of this process; sweeps ask always."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ def tell_broker(entry_ids: list[int]) -> int:
         for entry_id in entry_ids:
             app.send_task(RUN_TASK, [entry_id], retry=False, ignore_result=True)
             told += 1
+            broker.answered()
     except (BrokerAway, OSError) as error:
+        broker.failed(error)
         log.warning("broker_away", reason=type(error).__name__, entries=len(entry_ids) - told)
     return told
 
@@ -124,7 +129,8 @@ def retry_after_s(attempts: int) -> float:
 
 
 def _tell_at_once(entry_id: int) -> None:
-    if not tell_broker([entry_id]):
+    """Whoever asked is waiting: a broker that was just away is left alone."""
+    if not (broker.asks() and tell_broker([entry_id])):
         OutboxEntry.objects.filter(id=entry_id, done_at=None).update(told_at=None)  # the next sweep's
 
 

@@ -90,7 +90,7 @@ def test_who_is_removed_has_their_keys_handed_over(owner: Api, people: dict[str,
     path = f"tenants/acme/members/{people['developer'].pk}/?hand_keys_to={people['admin'].pk}"
     assert owner.call("DELETE", path).status_code == 204
     shown = owner.get(f"tenants/acme/keys/{key.id}/").json()
-    assert (shown["member"]["name"], shown["state"]) == ("acme-admin", "active")
+    assert (shown["member"]["name"], shown["state"]) == ("acme-admin@example.com", "active")
 
 
 def test_ownership_is_given_away(owner: Api, people: dict[str, User], acme: Tenant) -> None:
@@ -148,7 +148,7 @@ def test_a_key_makes_keys_only_when_scoped_to_and_of_its_own_member(acme: Tenant
         answer = with_key(acme, *scopes, member=people["owner"]).post("tenants/acme/keys/", {"name": "x"})
         assert (answer.status_code, code_of(answer)) == (403, "not_allowed")
     made = with_key(acme, "manage", "inference", member=people["developer"]).post("tenants/acme/keys/", {"name": "x"})
-    assert (made.status_code, made.json()["member"]["name"]) == (201, "acme-developer")
+    assert (made.status_code, made.json()["member"]["name"]) == (201, "acme-developer@example.com")
     assert AuditEntry.objects.filter(action="key.issue").latest("id").actor.startswith("key:")
 
 
@@ -251,7 +251,7 @@ def test_usage_is_asked_for_by_range_zone_and_group(owner: Api, acme: Tenant, pe
     assert (found["from"], found["to"]) == ("2026-10-31T15:00:00Z", "2026-11-02T15:00:00Z")
     assert [(bucket["starts_at"], bucket["requests"]) for bucket in found["buckets"]] == [("2026-11-01T15:00:00Z", 1)]
     assert (found["totals"]["requests"], found["totals"]["prompt_tokens"]) == (1, 5)
-    for group, label in (("key", "deploy"), ("member", "acme-owner"), ("model", "m"), ("tier", "standard")):
+    for group, label in (("key", "deploy"), ("member", "acme-owner@example.com"), ("model", "m"), ("tier", "standard")):
         assert [bucket["label"] for bucket in owner.get(f"{path}&group_by={group}").json()["buckets"]] == [label]
     assert owner.get(f"{path}&key=nothing").json()["buckets"] == []
 
@@ -299,7 +299,11 @@ def test_a_cursor_of_nobodys_is_no_fault_of_ours(owner: Api, path: str, cursor: 
 def test_the_audit_log_says_who_and_from_where(owner: Api, people: dict[str, User]) -> None:
     owner.call("PATCH", f"tenants/acme/members/{people['viewer'].pk}/", {"role": "billing"})
     newest = owner.get("tenants/acme/audit/").json()["results"][0]
-    assert (newest["actor"], newest["action"], newest["target"]) == ("user:acme-owner", "member.change_role", "acme-viewer")
+    assert (newest["actor"], newest["action"], newest["target"]) == (
+        "user:acme-owner@example.com",
+        "member.change_role",
+        "acme-viewer@example.com",
+    )
     assert (newest["before"], newest["after"]) == ({"role": "viewer"}, {"role": "billing"})
     assert (newest["address"], newest["request_id"][:4]) == ("127.0.0.1", "req_")
 
