@@ -51,11 +51,8 @@ class AuditedAdmin(_ModelAdmin):
                         raise ValidationError({field: error.message} if field else error.message) from error
                 return data
 
-            def validate_unique(self) -> None:
-                """The service says so itself."""
-
-            def validate_constraints(self) -> None:
-                """So too."""
+            def _post_clean(self) -> None:
+                """The service has made it and said what was wrong: Django would check it against itself."""
 
             def save(self, commit: bool = True) -> Model:
                 self.save_m2m = lambda: None
