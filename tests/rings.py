@@ -33,7 +33,8 @@ SERVICES = [
     "tests/inference",
     "tests/dashboard",
 ]
-EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/browser", "tests/chaos"]
+# The browser last: Playwright keeps a loop running in the thread of the tests until they end.
+EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos", "tests/browser"]
 SMOKE = ["tests/smoke"]
 # A short path: sockets lie below it, and the name of one has room for 107 characters.
 LEFT = Path(tempfile.gettempdir()) / f"rings-{os.getpid()}"

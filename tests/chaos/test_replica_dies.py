@@ -1,5 +1,6 @@
 """Two real engines, of which one dies or hangs under running answers: all go on at the other one, as if nothing had been."""
 
+import contextlib
 import json
 import os
 import signal
@@ -172,7 +173,7 @@ def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
     victim = next(iter(service.runs().values()))
     os.killpg(victim.session, number)
     join_all(threads)
-    if number == signal.SIGSTOP:
+    with contextlib.suppress(ProcessLookupError):  # the watchdog may have ended the one that hangs
         os.killpg(victim.session, signal.SIGKILL)
     assert [ask.error for ask in asked] == [""] * NUM_STREAMS
     for ask, whole in zip(asked, undisturbed, strict=True):
