@@ -60,7 +60,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
             await asyncio.to_thread(installation.manage, "create_tenant", "acme")
             issue = ("issue_key", "acme", "--name")
             key = await asyncio.to_thread(installation.manage, *issue, "ci")
-            scopes = ("--scope", "manage", "--scope", "read_usage")
+            scopes = ("--scope", "manage", "--scope", "read_usage", "--scope", "inference")
             manager = await asyncio.to_thread(installation.manage, *issue, "manager", *scopes)
             await asyncio.to_thread(installation.manage, "register_model", "m")
             register = ("register_replica", "--model", "m", "--url", replica.url, "--kind", "vllm")
