@@ -1,6 +1,6 @@
 """Issue 4's fairness figure in the simulator: one SmolLM2 replica offered twice what it can do, for three minutes.
 
-    python -m bench.flood [--seconds 180] [--overload 2.0]
+    python -m bench.flood [--seconds 180] [--overload 2.0] [--slow 1.8]
 
 C (interactive, short prompts) and B (standard, steady) want less than their share; A1 and A2 (batch, weights 1:2) flood.
 Beside it the best first-come-first-served runs: the most sequences at once whose inter-token p50 is no worse than ours, that
@@ -13,7 +13,7 @@ from dataclasses import replace
 from random import Random
 
 from inference.policy.decisions import TenantTerms, Tier, TierTargets
-from inference.sim.engine_profile import SMOLLM2_135M_CPU
+from inference.sim.engine_profile import SMOLLM2_135M_CPU, EngineProfile
 from inference.sim.fronts import FrontContext, LeastLoaded
 from inference.sim.generators import TenantLoad, poisson
 from inference.sim.ours import BrainFront
@@ -46,6 +46,11 @@ def brain(context: FrontContext) -> BrainFront:
     return BrainFront(context, targets=TARGETS, terms=[TenantTerms(tenant, weight) for tenant, weight in WEIGHTS.items()])
 
 
+def slower(profile: EngineProfile, times: float) -> EngineProfile:
+    names = ("step_s", "prefill_token_s", "decode_sequence_s", "crowd_sequence_s", "kv_token_s")
+    return replace(profile, **{name: getattr(profile, name) * times for name in names})
+
+
 def best_fifo(workload: Workload, setup: Setup, inter_token_s: float) -> tuple[int, Summary]:
     best = None
     for sequences in range(1, setup.profile.max_sequences + 1):
@@ -72,9 +77,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--overload", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=3)
+    parser.add_argument("--slow", type=float, default=1.0, help="how many times as long each step of the engine takes")
     options = parser.parse_args()
-    workload = flood(options.seconds, options.overload, options.seed)
-    setup = Setup(SMOLLM2_135M_CPU, replicas=1)
+    workload = flood(options.seconds, options.overload / options.slow, options.seed)
+    setup = Setup(slower(SMOLLM2_135M_CPU, options.slow), replicas=1)
     ours = summarise(simulate(workload, brain, setup), WEIGHTS)
     show("brain", ours)
     for whose, figures in (("C", ours.by_tenant["C"]), ("all", ours.all)):

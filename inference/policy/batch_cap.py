@@ -6,14 +6,13 @@ the latency while no prompt is read on the replica (`Router.inter_token_s`). Wha
 engine's token budget; a cap that followed that would shrink until it starved the replica, and still be over the target.
 It starts at the pool's bound, and without a measurement goes back to it: nothing says that so many are too many.
 
-A target below what the replica does with one request cannot be held by any cap: one that tried would serve one
-request at a time, slowly. So the least latency seen with at most `alone` requests counts, and the aim is never below
-`alone_ratio` of that.
+A target below what the replica does with next to nothing on it cannot be held by any cap: one that tried would serve one
+request at a time, slowly. So the latency with at most `alone` requests counts, and the aim is never below `alone_ratio` of
+that. (Not with one only: a late request squeezed in beside it would keep that from ever being seen.)
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from inference.policy.brain_tunables import BatchCapTunables
 from inference.policy.decisions import ReplicaSpec, Tier, TierTargets
@@ -28,7 +27,7 @@ class BatchCap:
         self._exact = float(max_in_flight)
         self._changed_s = float("-inf")
         self._alone_s: float | None = None
-        self._alone_from_s = float("-inf")  # from when on a figure of one alone is believed
+        self._alone_from_s = float("-inf")  # from when on a figure of so few is believed
 
     @property
     def value(self) -> int:
@@ -43,7 +42,7 @@ class BatchCap:
 
     def measured(self, *, inter_token_s: float | None, target_s: float | None, in_flight: int, now_s: float) -> int:
         """The cap after this measurement, None: there was none; `target_s` is the strictest of the tiers that run, or None."""
-        self._look_at_one_alone(inter_token_s, in_flight, now_s)
+        self._look_at_few(inter_token_s, in_flight, now_s)
         if target_s is None or in_flight == 0 or inter_token_s is None:
             self._grow(in_flight, now_s)
         elif now_s >= self._changed_s + self._tunables.interval_s:
@@ -54,12 +53,13 @@ class BatchCap:
                 self._grow(in_flight, now_s)
         return self.value
 
-    def _look_at_one_alone(self, inter_token_s: float | None, in_flight: int, now_s: float) -> None:
-        """What is measured carries what was before: one must have been alone for a while. A lower figure is believed at once,
+    def _look_at_few(self, inter_token_s: float | None, in_flight: int, now_s: float) -> None:
+        """What is measured carries what was before: they must have been few for a while. A lower figure is believed at once,
         a higher one slowly: a slow moment is no slow replica, and one that was quick may not stay so."""
-        if in_flight != 1:
+        are_few = 0 < in_flight <= self._tunables.alone
+        if not are_few:
             self._alone_from_s = now_s + self._tunables.interval_s
-        if in_flight != 1 or inter_token_s is None or now_s < self._alone_from_s:
+        if not are_few or inter_token_s is None or now_s < self._alone_from_s:
             return
         known_s = self._alone_s
         if known_s is None or inter_token_s < known_s:
@@ -97,10 +97,6 @@ class _Load:
         return sum(self.running)
 
 
-SCAN = 8
-"""How many replicas are looked at for one that is late."""
-
-
 class PoolCaps:
     """The caps of a pool's replicas, and what runs on each by tier.
 
@@ -112,13 +108,14 @@ class PoolCaps:
         self.targets: Mapping[Tier, TierTargets] = {}
         self._tunables = tunables
         self._loads: dict[str, _Load] = {}
-        self._with_batch: dict[str, None] = {}  # replicas on which batch work runs; who was looked at stands last
+        self._squeezable: dict[str, None] = {}  # replicas that may get one more than their cap
 
     def set_replicas(self, specs: Iterable[ReplicaSpec]) -> Iterator[tuple[str, int]]:
         """These are ready. Yields the cap of each. A new engine learns anew."""
         wanted = {spec.id: spec for spec in specs}
         for replica, load in list(self._loads.items()):
             load.is_ready = replica in wanted
+            self._look_at(load)
             self._drop_if_gone(replica)
         for spec in wanted.values():
             load_ = self._loads.get(spec.id)
@@ -128,32 +125,32 @@ class PoolCaps:
                 load_.cap = BatchCap(self._tunables, spec.max_in_flight)
             load_.cap.set_bounds(spec.max_in_flight, spec.min_in_flight)
             load_.spec = spec
+            self._look_at(load_)
             yield spec.id, load_.cap.value
 
     def began(self, replica: str, tier: Tier) -> None:
-        self._loads[replica].running[tier] += 1
-        if tier is Tier.BATCH:
-            self._with_batch[replica] = None
+        load = self._loads[replica]
+        load.running[tier] += 1
+        self._look_at(load)
 
     def ended(self, replica: str, tier: Tier) -> None:
         load = self._loads[replica]
         assert load.running[tier] > 0, "a slot is given back once"
         load.running[tier] -= 1
-        if not load.running[Tier.BATCH]:
-            self._with_batch.pop(replica, None)
+        self._look_at(load)
         self._drop_if_gone(replica)
 
-    def squeezable(self, excluded: Collection[str]) -> str | None:
-        """A replica that may get one more than its cap."""
-        for replica in list(islice(self._with_batch, SCAN)):
-            del self._with_batch[replica]
-            self._with_batch[replica] = None
-            load = self._loads[replica]
-            num = load.in_flight()
-            has_slot = num < load.spec.max_in_flight and num < load.cap.value + load.running[Tier.BATCH]
-            if has_slot and load.is_ready and not load.spec.is_draining and replica not in excluded:
-                return replica
-        return None
+    def squeezable(self) -> Iterable[str]:
+        """Replicas that may get one more than their cap, and have no room below it."""
+        return self._squeezable
+
+    def _look_at(self, load: _Load) -> None:
+        """After any change of it: may one more be squeezed in? Those who may take turns, the one that got one is the last."""
+        replica, num, num_batch = load.spec.id, load.in_flight(), load.running[Tier.BATCH]
+        self._squeezable.pop(replica, None)
+        is_usable = load.is_ready and not load.spec.is_draining
+        if is_usable and num < load.spec.max_in_flight and load.cap.value <= num < load.cap.value + num_batch:
+            self._squeezable[replica] = None
 
     def measured(self, replica: str, inter_token_s: float | None, now_s: float) -> int | None:
         """The replica's cap after a measurement; None: it is not known."""
@@ -161,12 +158,14 @@ class PoolCaps:
         if load is None:
             return None
         strictest = [self.targets[tier].inter_token_s for tier in Tier if load.running[tier] and tier in self.targets]
-        return load.cap.measured(
+        cap = load.cap.measured(
             inter_token_s=inter_token_s,
             target_s=min(strictest, default=None),
             in_flight=load.in_flight(),
             now_s=now_s,
         )
+        self._look_at(load)
+        return cap
 
     def would_make_room(self, replica: str) -> bool:
         """Whether one request less on it lets another in."""

@@ -53,17 +53,19 @@ class BatchCapTunables:
     """It grows while the latency is below this part of the aim; between this and 1 it stays."""
     grow_ratio: float = 0.05
     """How much it grows, of itself; at least by one."""
+    alone: int = 2
+    """With at most so many requests a replica is as quick as it can be."""
     alone_weight: float = 0.2
-    """What one measurement of a request that is alone on the replica counts against those before."""
+    """What one measurement of so few counts against those before, where it is higher."""
     alone_ratio: float = 1.35
-    """A target below this much of the latency of one alone is taken for this much: else a replica slower than its target
-    would be starved."""
+    """A target below this much of their latency is taken for this much: else a replica slower than its target would be
+    starved."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_kept_ratio < 1 or not 0 < self.grow_below_ratio <= 1 or self.grow_ratio < 0:
             raise ValueError("a cap shrinks by a factor below 1 and grows below a ratio of at most 1")
-        if not 0 < self.alone_weight <= 1 or self.alone_ratio < 1:
-            raise ValueError("alone_ratio is at least 1, alone_weight is above 0 and at most 1")
+        if self.alone < 1 or not 0 < self.alone_weight <= 1 or self.alone_ratio < 1:
+            raise ValueError("alone and alone_ratio are at least 1, alone_weight is above 0 and at most 1")
         if self.aim_ratio <= 0 or self.interval_s <= 0:
             raise ValueError("aim_ratio and interval_s are above 0")
 

@@ -30,6 +30,10 @@ class Patience:
         """Those whom the end of the hold refuses are looked for now."""
         self._is_holding = self._is_holding and now_s < self._hold_until_s
 
+    def waits_again(self, ask: Ask, now_s: float) -> None:
+        """One that came after that, and was not refused at once: it is seen to as well."""
+        self._is_holding = self._is_holding or self.is_in_vain(ask, now_s) is not None
+
     def hold_ends_s(self) -> float | None:
         """None: that was seen to."""
         return self._hold_until_s if self._is_holding else None

@@ -123,6 +123,7 @@ class Pool:
     def wait_again(self, entry: Entry, now_s: float, *, waited_s: float = 0.0) -> Decision:
         """One that is not refused however full the queue: parked, or restored. The caller promotes."""
         self._begin_ask(entry, now_s - waited_s)
+        self._patience.waits_again(entry.ask, now_s)
         return self._wait(entry, now_s)
 
     def parked(self, entry: Entry) -> None:
@@ -230,7 +231,7 @@ class Pool:
     def next_event_s(self, now_s: float) -> float | None:
         if not self.queue.num_waiting:
             return None
-        if self._has_new_room or self._load.squeeze(self._could_start) is not None:
+        if self._has_new_room or self._to_squeeze() is not None:
             return now_s
         times = [self._times.next_s(), self.router.next_event_s(now_s), self._load.parking.next_check_s()]
         if not self._load.num_usable:
@@ -240,10 +241,21 @@ class Pool:
     def _serve_late(self, now_s: float) -> list[Decision]:
         """Who would miss its target: beyond a replica's batch cap if it can be, else batch work is parked for it."""
         decisions: list[Decision] = []
-        while found := self._load.squeeze(self._could_start):
+        while found := self._to_squeeze():
             entry, replica = found
             decisions.append(self._grant(entry, self.router.choice_on(entry.ask, replica, now_s), now_s))
         return decisions + self._load.park_for_late(self._could_start, now_s)
+
+    def _to_squeeze(self) -> tuple[Entry, str] | None:
+        """One that is late, and the replica that takes it beyond its cap. What else keeps it waiting keeps it here too."""
+        for entry in self._load.parking.late():
+            excluded, is_long = entry.line_class
+            if not self._could_start(entry) or (is_long and not self._load.may_read_long()):
+                continue
+            for replica in self._load.caps.squeezable():
+                if replica not in excluded and self.router.is_well(replica):
+                    return entry, replica
+        return None
 
     # What others see
 

@@ -54,15 +54,6 @@ class PoolLoad:
         self.long_prefills -= was_reading
         return was_reading
 
-    def squeeze(self, could_use: Callable[[Entry], bool]) -> tuple[Entry, str] | None:
-        """One that is late, and the replica that takes it beyond its cap."""
-        for asker in self.parking.late():
-            if could_use(asker):
-                replica = self.caps.squeezable(asker.ask.excluded)
-                if replica is not None:
-                    return asker, replica
-        return None
-
     def park_for_late(self, could_use: Callable[[Entry], bool], now_s: float) -> list[Park]:
         if not self.parking.is_due(now_s):
             return []

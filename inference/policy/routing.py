@@ -118,6 +118,11 @@ class Router:
         """None: no room on any that it may use. Changes nothing; `begin` does."""
         return self._chooser.choose(ask, now_s)
 
+    def is_well(self, replica: str) -> bool:
+        """It may get something new, and is not ejected."""
+        known = self._fleet.replicas.get(replica)
+        return known is not None and known.groups is known.well_groups
+
     def choice_on(self, ask: Ask, replica: str, now_s: float) -> Choice:
         """Of a replica that the owner has chosen, beyond its batch cap."""
         return self._chooser.choice_on(ask, self._fleet.replicas[replica], now_s)

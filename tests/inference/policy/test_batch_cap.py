@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,6 +158,6 @@ def test_a_new_engine_learns_anew_and_one_that_has_gone_is_forgotten_with_its_la
 
 
 @pytest.mark.parametrize("change", [{"least_kept_ratio": 1.0}, {"grow_below_ratio": 1.1}, {"grow_ratio": -0.1}])
-def test_constants_that_cannot_converge_are_refused(change: dict[str, float]) -> None:
+def test_constants_that_cannot_converge_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="shrinks"):
         BatchCapTunables(**change)

@@ -611,6 +611,46 @@ class TestStarvation:
         assert {decision.reason for decision in granted} == {Reason.SQUEEZED}
         assert len(granted) == 8 - cap
 
+    def over_its_cap(self, cell: Cell) -> Cell:
+        """Four batch requests on `a`, whose cap is below that; its engine has eight slots."""
+        for _ in range(8):
+            cell.ask("bulk", Tier.BATCH)
+        cell.decode(1.0, seconds=10.0)
+        cell.take(cell.brain.frame("a", StateFrame(), 10.0))
+        assert cell.brain.snapshot(10.0).pools["m"].caps["a"] == 6
+        for name in list(cell.running)[:2]:
+            cell.end(name)
+        return cell
+
+    def test_no_long_prompt_is_squeezed_in_where_as_many_are_read_as_may_be(self) -> None:
+        tunables = replace(TUNABLES, max_long_prefills_per_replica=0)
+        cell = self.over_its_cap(Cell(ReplicaSpec("a", 8), tunables=tunables))
+        cell.submit("chat", Tier.INTERACTIVE, prompt_tokens=TUNABLES.long_prompt_tokens, key="long")
+        assert ids(cell.at(12.0)) == []
+        cell.brain.check_invariants(12.0)
+
+    def test_nobody_is_squeezed_in_on_a_replica_that_is_ejected(self) -> None:
+        cell = self.over_its_cap(Cell(ReplicaSpec("a", 8)))
+        router = cell.brain.routers()["m"]
+        while router.is_well("a"):  # each ends, and the next in its place fails as well
+            cell.end(next(iter(cell.running)), Ending.FAILED)
+            cell.ask("bulk", Tier.BATCH)
+        cell.submit("chat", Tier.INTERACTIVE)
+        assert Reason.SQUEEZED not in [decision.reason for decision in cell.at(11.0) if isinstance(decision, Granted)]
+
+    def test_one_parked_when_no_replica_is_left_and_none_is_waited_for_is_told_when_its_end_comes(self) -> None:
+        cell = Cell(ReplicaSpec("a", 1))
+        bulk = cell.ask("bulk", Tier.BATCH, can_park=True)
+        cell.at(5.0)
+        chat = cell.submit("chat", Tier.INTERACTIVE)[-1]
+        (park,) = [decision for decision in cell.at(6.0) if isinstance(decision, Park)]
+        cell.take(cell.brain.set_replicas("m", [], 6.0))
+        assert ids(cell.at(9.0), Refused) == [chat.id]
+        del cell.running[bulk.id]
+        cell.take(cell.brain.parked(park.id, cell.asks[park.id], 9.0))
+        assert cell.brain.next_event_s(9.0) == 9.0, "time alone decides nothing that was not announced"
+        assert ids(cell.at(9.0), Refused) == [bulk.id]
+
 
 class TestReports:
     def test_positions_tell_everybody_where_he_stands(self) -> None:
