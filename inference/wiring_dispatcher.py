@@ -23,7 +23,7 @@ from inference.dispatch.address import Address, parse_address
 from inference.dispatch.brain_lock import BrainLock
 from inference.dispatch.dispatcher import Dispatcher, brain_tunables_from_env
 from inference.dispatch.doors import AttachedBrain, HostedBrain
-from inference.dispatch.host import BrainHost
+from inference.dispatch.host import BrainHost, HostTunables
 from inference.dispatch.leadership import Leadership, LeaseTunables
 from inference.dispatch.lost_records import LostRecords
 from inference.dispatch.process import DispatcherProcess
@@ -136,7 +136,7 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
             )
         log.info("gateway_attaches", reason="another machine has the brain", address=str(elsewhere))
         return attach(state, clock, gateway)
-    host, dispatcher, records = BrainHost(state, clock, brain=brain_tunables_from_env()), Dispatcher(state), lost_records()
+    host, dispatcher, records = _host(state, clock), Dispatcher(state), lost_records()
     server = DispatcherServer(
         host,
         epoch=epoch,
@@ -149,6 +149,10 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
     )
     brain = HostedBrain(host, dispatcher, server, leadership, records, gateway=gateway, path=local_address(), tcp=chosen.listen)
     return dispatcher, brain
+
+
+def _host(state: ControlState, clock: Clock) -> BrainHost:
+    return BrainHost(state, clock, brain=brain_tunables_from_env(), tunables=HostTunables.from_env())
 
 
 def lost_records() -> LostRecords:
@@ -219,7 +223,7 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
     records = lost_records()
     process = DispatcherProcess(
         leadership,
-        lambda: BrainHost(state, clock, brain=brain_tunables_from_env()),
+        lambda: _host(state, clock),
         name=name,
         local=local_address(),
         tcp=chosen.listen,

@@ -7,7 +7,7 @@ died: its requests leave, and their slots are free at once.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -15,6 +15,7 @@ from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from inference.dispatch.mandate import Mandate
 from inference.dispatch.repeats import Repeats
+from inference.gateway.idempotency import IdempotencyTunables
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
@@ -49,6 +50,12 @@ class HostTunables:
     """How often budgets are looked at for a month that has ended."""
     targets: Mapping[Tier, TierTargets] | None = None
     """Of every pool, whatever it says itself; None: its own."""
+    idempotency: IdempotencyTunables = field(default_factory=IdempotencyTunables)
+    """Of the Idempotency-Keys that are remembered for all gateways."""
+
+    @classmethod
+    def from_env(cls) -> "HostTunables":
+        return cls(idempotency=IdempotencyTunables.from_env())
 
 
 class Session:
@@ -151,7 +158,7 @@ class BrainHost:
         self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
         self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
         self._state, self._clock = state, clock
-        self.repeats = Repeats()
+        self.repeats = Repeats(self._tunables.idempotency)
         self._owners: dict[str, Session] = {}
         self._models: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

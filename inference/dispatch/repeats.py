@@ -4,17 +4,14 @@ A takeover brings the keys of those that are open along. Keys that were used up 
 had them alone.
 """
 
-from inference.gateway.idempotency import IdempotencyKeys, IdempotencyKeyUsed
+from inference.gateway.idempotency import IdempotencyKeys, IdempotencyKeyUsed, IdempotencyTunables
 from inference.policy.decisions import Ask, Reason, Refused, RetryKind
-
-KEEP_S = 3600.0
-MAX_PER_TENANT = 2048
 
 
 class Repeats:
-    def __init__(self, *, keep_s: float = KEEP_S, max_per_tenant: int = MAX_PER_TENANT) -> None:
-        self._keys = IdempotencyKeys(keep_s=keep_s, max_per_tenant=max_per_tenant)
-        self._open: dict[str, Ask] = {}
+    def __init__(self, tunables: IdempotencyTunables) -> None:
+        self._keys = IdempotencyKeys(tunables)
+        self._open: dict[str, tuple[str, bytes]] = {}  # tenant and key of each request that has one
 
     def claim(self, ask: Ask, now_s: float) -> Refused | None:
         """None: it has its key, or needs none."""
@@ -26,11 +23,11 @@ class Repeats:
             is_running = error.retry_after_s is not None
             kind = RetryKind.ESTIMATE if is_running else RetryKind.NEVER
             return Refused(ask.id, Reason.REPEATED, error.retry_after_s, kind, holder=error.holder)
-        self._open[ask.id] = ask
+        self._open[ask.id] = (ask.tenant, ask.repeat_key)
         return None
 
     def ended(self, request_id: str, *, made_tokens: bool, now_s: float) -> None:
         """Of one without a key: nothing happens."""
-        ask = self._open.pop(request_id, None)
-        if ask is not None:
-            self._keys.settle(ask.tenant, ask.repeat_key, made_tokens=made_tokens, now_s=now_s)
+        tenant, key = self._open.pop(request_id, ("", b""))
+        if key:
+            self._keys.settle(tenant, key, made_tokens=made_tokens, now_s=now_s)

@@ -10,6 +10,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from headway import env
 from headway.errors import Conflict
 from inference.gateway.openai_errors import BadRequest
 
@@ -33,11 +34,26 @@ class _Tenant:
     used: "OrderedDict[bytes, tuple[str, float]]" = field(default_factory=OrderedDict)
 
 
+@dataclass(frozen=True, slots=True)
+class IdempotencyTunables:
+    keep_s: float = 3600.0
+    """How long a key is remembered after the request that made tokens under it."""
+    max_per_tenant: int = 2048
+    """How many such keys are remembered for a tenant; the oldest go first."""
+
+    @classmethod
+    def from_env(cls) -> "IdempotencyTunables":
+        return cls(
+            keep_s=env.seconds("HEADWAY_IDEMPOTENCY_KEEP_S", cls().keep_s),
+            max_per_tenant=env.whole("HEADWAY_MAX_IDEMPOTENCY_KEYS", cls().max_per_tenant, at_least=1),
+        )
+
+
 class IdempotencyKeys:
     """Times are of one monotonic clock. Belongs to one event loop."""
 
-    def __init__(self, *, keep_s: float, max_per_tenant: int) -> None:
-        self._keep_s, self._max_per_tenant = keep_s, max_per_tenant
+    def __init__(self, tunables: IdempotencyTunables) -> None:
+        self._keep_s, self._max_per_tenant = tunables.keep_s, tunables.max_per_tenant
         # The one whose key was taken longest ago first.
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 

@@ -13,7 +13,7 @@ from inference.gateway.bad_keys import BadKeys, TooManyBadKeys, client_address
 from inference.gateway.cors import Cors
 from inference.gateway.edge import BodyBudget, EdgeTunables
 from inference.gateway.fields import MAX_CHOICES, USUAL_MAX_CHOICES
-from inference.gateway.idempotency import IdempotencyKeys
+from inference.gateway.idempotency import IdempotencyKeys, IdempotencyTunables
 from inference.gateway.listening import connections_allowed
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import PromptSizer
@@ -97,10 +97,8 @@ class GatewayTunables:
     """The largest WebSocket message taken."""
     cors_origins: tuple[str, ...] = ()
     """The origins whose pages may call the API from a browser; `*` for any; none: CORS is off."""
-    idempotency_keep_s: float = 3600.0
-    """How long an Idempotency-Key is remembered after the request that made tokens under it."""
-    max_idempotency_keys: int = 2048
-    """How many such keys are remembered for a tenant; the oldest go first."""
+    idempotency: IdempotencyTunables = field(default_factory=IdempotencyTunables)
+    """Of the Idempotency-Keys that this process remembers."""
     bad_keys_per_minute: int = 60
     """How many requests with a bad key one address may send; further ones get 429 in place of 401."""
     trusted_hops: int = 0
@@ -118,10 +116,9 @@ class GatewayTunables:
             socket_idle_s=env.seconds("HEADWAY_WS_IDLE_S", default.socket_idle_s, at_least=1.0),
             max_message_bytes=env.whole("HEADWAY_WS_MAX_MESSAGE_BYTES", default.max_message_bytes, at_least=1024),
             cors_origins=tuple(env.names("HEADWAY_CORS_ORIGINS", [])),
-            idempotency_keep_s=env.seconds("HEADWAY_IDEMPOTENCY_KEEP_S", default.idempotency_keep_s),
+            idempotency=IdempotencyTunables.from_env(),
             bad_keys_per_minute=env.whole("HEADWAY_BAD_KEYS_PER_MINUTE", default.bad_keys_per_minute, at_least=1),
             trusted_hops=env.whole("HEADWAY_TRUSTED_PROXY_HOPS", default.trusted_hops, at_least=0, at_most=16),
-            max_idempotency_keys=env.whole("HEADWAY_MAX_IDEMPOTENCY_KEYS", default.max_idempotency_keys, at_least=1),
         )
 
 
@@ -159,9 +156,7 @@ class GatewayParts:
         self.max_connections = min(self.edge.max_connections, connections_allowed())
         self.bad_keys = BadKeys(self.tunables.bad_keys_per_minute)
         self.cors = Cors(self.tunables.cors_origins)
-        self.idempotency = IdempotencyKeys(
-            keep_s=self.tunables.idempotency_keep_s, max_per_tenant=self.tunables.max_idempotency_keys
-        )
+        self.idempotency = IdempotencyKeys(self.tunables.idempotency)
 
     def check_key(self, principal: Principal, action: Action, scope: dict[str, Any]) -> None:
         """Raises KeyNotAllowed: not with these scopes, or not from there."""

@@ -9,7 +9,7 @@ import pytest
 
 from headway.clock import FakeClock
 from inference.gateway.edge import EdgeTunables
-from inference.gateway.idempotency import IdempotencyKeys, IdempotencyKeyUsed
+from inference.gateway.idempotency import IdempotencyKeys, IdempotencyKeyUsed, IdempotencyTunables
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.upstream import UpstreamTunables
 from tenants.services.key_format import new_key
@@ -373,7 +373,7 @@ async def test_b70_a_key_that_is_none_is_refused(gateway: GatewayUnderTest, key:
 
 def test_b70_used_keys_are_bounded_and_forgotten_in_time() -> None:
     clock = FakeClock()
-    keys = IdempotencyKeys(keep_s=60, max_per_tenant=10)
+    keys = IdempotencyKeys(IdempotencyTunables(keep_s=60, max_per_tenant=10))
 
     def use(number: int, tenant: str = "a") -> None:
         name = keys.take(tenant, b"%d" % number, f"req_{number}", now_s=clock.monotonic_s())
