@@ -40,8 +40,7 @@ class JournalTunables:
     max_segment_bytes: int = 4 * 1024 * 1024
     """A segment that is longer is closed and a new one begun."""
     sync_delay_s: float = 0.04
-    """How long writes are gathered before one fsync makes them durable: within 50 ms, and each fsync costs the CPU half a
-    millisecond."""
+    """How long writes are gathered before one fsync makes them durable: within 50 ms, and not sooner, as fsyncs cost CPU."""
     retry_s: float = 0.5
     """How often a disk that refused is tried again."""
     stop_timeout_s: float = 5.0

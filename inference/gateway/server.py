@@ -16,7 +16,8 @@ from inference.gateway.app import build_app
 from inference.gateway.exchange import Cut
 from inference.gateway.listening import set_connection_options, shown_address
 from inference.gateway.parts import GatewayParts
-from inference.gateway.protocol import EdgeProtocol, EdgeSocketProtocol
+from inference.gateway.protocol import EdgeProtocol
+from inference.gateway.socket_protocol import EdgeSocketProtocol
 from inference.gateway.worker_link import WorkerLink
 
 log = structlog.get_logger(__name__)

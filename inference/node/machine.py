@@ -27,8 +27,7 @@ def cpu_kind(cpuinfo: str) -> str:
 
 def number_format(dtype: str, machine_kind: str) -> str:
     """The `--dtype` an engine is started with: `auto`, which takes the weights' own, is float32 on a CPU that has no
-    instructions for bfloat16. There a prompt in bfloat16 takes five times as long (SmolLM2 on AVX2: 40 tokens in 960 ms
-    against 210)."""
+    instructions for bfloat16: prompts in bfloat16 take several times as long there (bench/README.md, "A real model")."""
     if dtype == "auto" and machine_kind.startswith("cpu-") and not machine_kind.endswith("bf16"):
         return "float32"
     return dtype

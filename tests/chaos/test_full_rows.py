@@ -43,7 +43,7 @@ async def test_b97_one_connection_is_kept_however_far_apart_its_requests_are() -
 
 
 async def test_b101_fifty_bodies_of_20_mb_on_reused_connections_get_a_status_each() -> None:
-    """Those for which there is no room, here or in the queue, are told so (503, 429), and none is cut off."""
+    """Those for which there is no room are told so (503), and none is cut off."""
     tunables = GatewayTunables(max_body_bytes=32 * 2**20, drain_s=0.2)
     edge = EdgeTunables(max_bodies_bytes=512 * 2**20, idle_connection_s=5.0)
     messages = [{"role": "user", "content": "a" * (BODY_BYTES // 16)}] * 16
@@ -51,7 +51,7 @@ async def test_b101_fifty_bodies_of_20_mb_on_reused_connections_get_a_status_eac
     assert len(body) > BODY_BYTES * 0.99
     async with (
         ScriptedReplica() as replica,
-        running_gateway(model_changes("m", [replica.url]), tunables=tunables, edge=edge) as gateway,
+        running_gateway(model_changes("m", [replica.url], max_queued=100), tunables=tunables, edge=edge) as gateway,
         httpx.AsyncClient(base_url=gateway.url, headers=gateway.auth, timeout=300) as client,
     ):
         seen: Counter[int] = Counter()
@@ -59,7 +59,7 @@ async def test_b101_fifty_bodies_of_20_mb_on_reused_connections_get_a_status_eac
             answers = await asyncio.gather(*(client.post("/v1/chat/completions", content=body) for _ in range(50)))
             seen.update(answer.status_code for answer in answers)
         assert seen.total() == 100
-        assert set(seen) <= {200, 429, 503}, seen
+        assert set(seen) <= {200, 503}, seen
         assert seen[200] > 0
 
 

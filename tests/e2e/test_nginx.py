@@ -13,8 +13,11 @@ import httpx
 import pytest
 
 from tests.e2e.installation import free_port
-from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway
+from tests.fakes.fixtures import gateway, replica
+from tests.fakes.gateway import GatewayUnderTest
 from tests.fakes.replica import ScriptedReplica, chat_events, streamed
+
+__all__ = ["gateway", "replica"]  # fixtures
 
 PAUSE_S = 0.2
 CONFIGURATION = """
@@ -35,18 +38,6 @@ http {{
     }}
 }}
 """
-
-
-@pytest.fixture
-async def replica() -> AsyncIterator[ScriptedReplica]:
-    async with ScriptedReplica() as replica:
-        yield replica
-
-
-@pytest.fixture
-async def gateway(replica: ScriptedReplica) -> AsyncIterator[GatewayUnderTest]:
-    async with running_gateway(model_changes("m", [replica.url])) as gateway:
-        yield gateway
 
 
 @pytest.fixture

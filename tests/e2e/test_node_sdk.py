@@ -10,17 +10,14 @@ import pytest
 
 from inference.gateway.upstream import UpstreamTunables
 from tests.e2e.installation import ROOT
+from tests.fakes.fixtures import replica
 from tests.fakes.gateway import GatewayUnderTest, model_changes, running_gateway
 from tests.fakes.replica import CLOSE, EVENT_STREAM_HEAD, ScriptedReplica, Step, chat_events, piece
 
+__all__ = ["replica"]  # a fixture
+
 SCRIPT = Path(__file__).parent / "node" / "chat.mjs"
 PACKAGES = ROOT / ".cache" / "node"
-
-
-@pytest.fixture
-async def replica() -> AsyncIterator[ScriptedReplica]:
-    async with ScriptedReplica() as replica:
-        yield replica
 
 
 @pytest.fixture

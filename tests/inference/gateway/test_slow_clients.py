@@ -291,7 +291,7 @@ async def _large(gateway: GatewayUnderTest, key: str, *, is_chunked: bool) -> in
 
 async def test_b95_many_prompts_of_legal_size_cost_a_stated_factor_and_others_are_served(replica: ScriptedReplica) -> None:
     """The budget bounds how many are held; each may cost four times its size (received, decoded, encoded, written)."""
-    async with running_gateway(model_changes("m", [replica.url], max_in_flight=64)) as gateway:
+    async with running_gateway(model_changes("m", [replica.url], max_in_flight=64, max_queued=64)) as gateway:
         body = json.dumps(basic(messages=[{"role": "user", "content": "a" * 8_000_000}])).encode()
         before, peak, is_over = rss_bytes(), 0, False
 
@@ -307,8 +307,7 @@ async def test_b95_many_prompts_of_legal_size_cost_a_stated_factor_and_others_ar
         answers = await asyncio.gather(*(gateway.post(body=body) for _ in range(40)))
         is_over = True
         assert set(await watching) == {200}
-        # 429: few long prompts are read at once, and the queue behind them is full.
-        assert {answer.status_code for answer in answers} <= {200, 429, 503}
+        assert {answer.status_code for answer in answers} <= {200, 503}
         assert any(answer.status_code == 200 for answer in answers)
         budget = gateway.parts.edge.max_bodies_bytes
         assert peak - before < 4 * budget + 40 * 2 * len(body), "of which the client and the engine, in this process, are part"

@@ -20,12 +20,6 @@ ORIGIN = "http://site.example"
 
 
 @pytest.fixture
-async def replica() -> AsyncIterator[ScriptedReplica]:
-    async with ScriptedReplica() as found:
-        yield found
-
-
-@pytest.fixture
 async def gateway(replica: ScriptedReplica) -> AsyncIterator[GatewayUnderTest]:
     member = Change(id=50, kind="member", key=f"{ACME}/7", payload={"role": "developer"})
     async with running_gateway([member, *model_changes("m", [replica.url])], tunables=GatewayTunables(drain_s=0.2)) as found:
