@@ -19,29 +19,56 @@ from workers.services import outbox
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MAX_FIRST_S, MAX_NEXT_S = 3.0, 0.5
+MAX_FIRST_S = 5.0
+"""One wait for each of the two uses of the server, and a slow machine's work."""
+
+
+class NoServer:
+    """Where a server should be: nobody listens, or nobody answers, and then it is counted how often one was asked."""
+
+    def __init__(self, listener: socket.socket, *, hangs: bool) -> None:
+        self._listener = listener
+        listener.bind(("127.0.0.1", 0))
+        listener.setblocking(False)
+        if hangs:
+            listener.listen(64)
+        self.hangs = hangs
+        self.url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+    def asked(self) -> int:
+        """How often since the last look."""
+        times = 0
+        while self.hangs:
+            try:
+                self._listener.accept()[0].close()
+            except BlockingIOError:
+                break
+            times += 1
+        return times
 
 
 @pytest.fixture(params=["away", "hangs"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
+def server(request: pytest.FixtureRequest) -> Iterator[NoServer]:
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        if request.param == "hangs":
-            listener.listen(64)
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        yield NoServer(listener, hangs=request.param == "hangs")
+
+
+def circuit(name: str) -> Circuit:
+    """One whose time stands still: it asks once in a test, however slow the machine is."""
+    return Circuit(name, clock=lambda: 0.0)
 
 
 @pytest.fixture(autouse=True)
-def away(address: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def away(server: NoServer, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.EMAIL_BACKEND = "workers.mail_backend.OutboxBackend"
-    settings.CACHES = {"default": {**CACHES["default"], "LOCATION": address}}
+    settings.CACHES = {"default": {**CACHES["default"], "LOCATION": server.url}}
     assert isinstance(caches["default"], site_cache.SiteCache)
-    monkeypatch.setattr(site_cache, "circuit", Circuit("cache"))
+    monkeypatch.setattr(site_cache, "circuit", circuit("cache"))
     app = Celery("away")
     app.config_from_object("django.conf:settings", namespace="CELERY")
-    app.conf.broker_url = address
+    app.conf.broker_url = server.url
     monkeypatch.setattr(outbox, "app", app)
-    monkeypatch.setattr(outbox, "broker", Circuit("broker"))
+    monkeypatch.setattr(outbox, "broker", circuit("broker"))
 
 
 def took_s(client: Client, path: str, data: dict[str, str]) -> float:
@@ -50,10 +77,11 @@ def took_s(client: Client, path: str, data: dict[str, str]) -> float:
     return time.monotonic() - began_s
 
 
-def test_everything_a_stranger_may_post_is_answered_and_its_mail_is_kept_for_the_sweep() -> None:
+def test_everything_a_stranger_may_post_is_answered_and_its_mail_is_kept_for_the_sweep(server: NoServer) -> None:
     began_s = time.monotonic()
     signed_up(Client())
     assert time.monotonic() - began_s < MAX_FIRST_S
+    assert bool(server.asked()) == server.hangs
     for path, data in (
         ("/accounts/login/", {"login": EMAIL, "password": PASSWORD}),
         ("/accounts/login/", {"login": EMAIL, "password": "wrong"}),
@@ -61,18 +89,21 @@ def test_everything_a_stranger_may_post_is_answered_and_its_mail_is_kept_for_the
         ("/accounts/signup/", {"email": "other@example.com", "password1": PASSWORD}),
         ("/accounts/confirm-email/", {"code": "x"}),
     ):
-        assert took_s(Client(), path, data) < MAX_NEXT_S, path
+        assert took_s(Client(), path, data) < MAX_FIRST_S, path
+        assert not server.asked(), f"{path} waited for it"
     waiting = OutboxEntry.objects.filter(done_at=None, told_at=None).count()
     assert waiting == Mail.objects.count() >= 3
 
 
-def test_whoever_is_logged_in_goes_on_to_work() -> None:
+def test_whoever_is_logged_in_goes_on_to_work(server: NoServer) -> None:
     client = Client()
     signed_up(client)
     assert took_s(client, "/start/", {"name": "acme"}) < MAX_FIRST_S
-    assert took_s(client, "/t/acme/members/invite/", {"email": "bob@example.com", "role": "viewer"}) < MAX_NEXT_S
-    assert took_s(client, "/t/acme/keys/new/", {"name": "one", "scopes": "inference"}) < MAX_NEXT_S
+    server.asked()
+    took_s(client, "/t/acme/members/invite/", {"email": "bob@example.com", "role": "viewer"})
+    took_s(client, "/t/acme/keys/new/", {"name": "one", "scopes": "inference"})
     assert client.get("/t/acme/keys/").status_code == 200
+    assert not server.asked()
 
 
 def test_a_cache_that_is_away_is_an_empty_one_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
