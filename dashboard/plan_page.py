@@ -1,11 +1,12 @@
 """The plans a tenant may choose, each with what would change."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dashboard.limit_page import LABELS
 from dashboard.templatetags.dashboard import usd
-from tenants.selectors import plan_of
+from tenants.selectors import all_plans, plan_of
 from tenants.services.plan_choice import plans_on_offer, preview_plan_change
 
 _FIELDS = {
@@ -34,6 +35,15 @@ class Offer:
 
 
 def plan_offers(tenant: Any) -> list[Offer]:
+    """Those it may choose by itself, and its own."""
+    return _offers(tenant, plans_on_offer(tenant))
+
+
+def plan_offers_of_operator(tenant: Any) -> list[Offer]:
+    return _offers(tenant, all_plans())
+
+
+def _offers(tenant: Any, plans: Iterable[Any]) -> list[Offer]:
     mine = plan_of(tenant).name
     return [
         Offer(
@@ -46,7 +56,7 @@ def plan_offers(tenant: Any) -> list[Offer]:
                 if each.field != "plan"
             ],
         )
-        for plan in plans_on_offer(tenant)
+        for plan in plans
     ]
 
 
