@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from dashboard.paging import Page, by_number
 from dashboard.seats import Seat
-from tenants.access import Role, may_assign
+from tenants.access import Action, Role, may_assign
 from tenants.selectors import keys_per_member, members_of_tenant, open_invitations
 
 MAX_INVITATIONS = 100

@@ -11,7 +11,7 @@ from billing.selectors import TenantUse, month_spends, spent_in_months, use_by_m
 from dashboard.paging import Page, by_number
 from dashboard.plan_page import Offer, plan_offers_of_operator
 from headway.months import month_of
-from tenants.selectors import TermsInForce, audit_of_tenant, members_of_tenant, plan_of, tenants_like, terms_in_force
+from tenants.selectors import TermsInForce, audit_of_tenant, members_of_tenant, plan_name_of, tenants_like, terms_in_force
 
 SINCE = timedelta(days=30)
 STATES = ("active", "suspended")
@@ -61,7 +61,7 @@ def tenant_list(asked: Mapping[str, str]) -> TenantList:
     months = {tenant.id: month_of(now, tenant.time_zone).name for tenant in page.rows}
     spent = spent_in_months(months)
     rows = [
-        TenantRow(tenant, plan_of(tenant).name, used.get(tenant.id, NO_USE), spent.get(tenant.id, 0)) for tenant in page.rows
+        TenantRow(tenant, plan_name_of(tenant), used.get(tenant.id, NO_USE), spent.get(tenant.id, 0)) for tenant in page.rows
     ]
     return TenantList(rows=rows, page=page, query=query, state=state if is_suspended is not None else "")
 

@@ -123,8 +123,17 @@ def terms_in_force(tenant: Tenant) -> TermsInForce:
 
 def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
     """What would hold for the tenant on that plan."""
+    return terms_on_each(tenant, [plan])[0]
+
+
+def terms_on_each(tenant: Tenant, plans: Iterable[Plan]) -> list[TermsInForce]:
+    """On each of these plans, in one query."""
+    rows = list(Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id"))
+    return [_terms(tenant, plan, rows) for plan in plans]
+
+
+def _terms(tenant: Tenant, plan: Plan, rows: Iterable[Limit]) -> TermsInForce:
     tenant_id = str(tenant.id)
-    rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
     of_plan = plan.default_limits()
     own = [_in_force(limit, tenant_id, of_plan) for limit in rows]
     own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
