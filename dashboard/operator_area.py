@@ -19,7 +19,7 @@ def is_operator(user: Any) -> bool:
     return bool(user.is_authenticated and user.is_active and user.is_superuser)
 
 
-def operators_only(view: View[P]) -> View[P]:
+def operators_only(view: View[P]) -> Callable[..., HttpResponse]:
     """Strangers log in; who is no operator is told that there is nothing."""
 
     @wraps(view)

@@ -80,7 +80,8 @@ def test_nobody_but_an_operator_finds_them(acme: Furnished) -> None:
 
 def test_a_suspended_tenant_is_refused_everywhere_and_comes_back(acme: Furnished, client: Client) -> None:
     def is_active() -> bool:
-        return bool(ControlChange.objects.filter(kind="tenant", key=str(acme.tenant.id)).latest("id").payload["is_active"])
+        told = ControlChange.objects.filter(kind="tenant", key=str(acme.tenant.id)).latest("id").payload
+        return bool(told and told["is_active"])
 
     owner = Client()
     owner.force_login(acme.people["owner"])
