@@ -101,6 +101,7 @@ class TermsInForce:
     limits: tuple[LimitInForce, ...]
     salt_per_key: bool = False
     discount_percent: int = 0
+    is_prepaid: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -154,7 +155,17 @@ def _terms(tenant: Tenant, plan: Plan, rows: Iterable[Limit]) -> TermsInForce:
         limits=tuple(limits),
         salt_per_key=plan.salt_per_key,
         discount_percent=plan.discount_percent,
+        is_prepaid=plan.is_prepaid,
     )
+
+
+def prepaid_among(tenant_ids: Iterable[UUID]) -> set[UUID]:
+    """Those that may spend what their balance has, and no more."""
+    rows = Tenant.objects.filter(id__in=set(tenant_ids))
+    found = set(rows.filter(plan__is_prepaid=True).values_list("id", flat=True))
+    if Plan.objects.filter(name=DEFAULT_PLAN, is_prepaid=True).exists():
+        found |= set(rows.filter(plan=None).values_list("id", flat=True))
+    return found
 
 
 def budgeted(tenant_id: UUID) -> tuple[dict[str, list[str]], set[str]]:
@@ -172,6 +183,11 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
         line = found[key_id] = [key_id]
         while (before := replaced.get(line[-1])) is not None and before not in line:
             line.append(before)
+    return found
+
+
+def tenant_with_id(tenant_id: UUID) -> Tenant | None:
+    found: Tenant | None = Tenant.objects.filter(id=tenant_id).first()
     return found
 
 

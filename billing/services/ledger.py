@@ -10,7 +10,8 @@ import msgspec
 from django.db import transaction
 
 from billing.errors import UsageRefused
-from billing.models import UsageRecord
+from billing.models import Adjustment, AdjustmentKind, UsageRecord
+from billing.services.adjustments import Change, adjustment_of, count, net_picos, spent_of
 from billing.services.month_spend import MonthSums, Spent
 from billing.services.open_months import OpenMonths
 from billing.services.usage_rows import insert_new, wait_for_writers
@@ -57,7 +58,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 GATEWAY_LOST = "gateway_lost"
 
-_SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos")
+_SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos", "started_at")
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
@@ -85,7 +86,7 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         months = OpenMonths(zones, tenant_ids, now=now)
         for each in rows:
             each["billing_month"] = months.month_of(each["tenant_id"], each["ended_at"])
-        slots, sums = SlotSums(zones), MonthSums(zones)
+        slots, sums = SlotSums(zones), MonthSums(zones, now=now)
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
         insert_new(rows, recorded_at=now)
@@ -93,13 +94,16 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
+        adjusted: list[Adjustment] = []
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
             if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
-                _replace_lost(its, mine, sums, slots)
+                late = _replace_lost(its, mine, months, sums, slots)
+                adjusted += [late] if late is not None else []
             elif request_id not in before:
                 sums.add(_spent(mine))
                 slots.add(mine)
+        Adjustment.objects.bulk_create(adjusted)
         slots.write()
         sums.write()
     return len(drafts)
@@ -107,16 +111,39 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", *SLOT_FIELDS)}
+    return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", "started_at", *SLOT_FIELDS)}
 
 
-def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
+def _replace_lost(
+    lost: UsageRecord, fields: dict[str, Any], months: OpenMonths, sums: MonthSums, slots: SlotSums
+) -> Adjustment | None:
+    """One that is on a statement already, or was corrected, stays as it is: what it cost more (or less) is adjusted."""
+    if months.is_closed(lost.tenant_id, lost.billing_month) or lost.adjustments.exists():
+        return _adjust_lost(lost, fields, months, sums, slots)
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
         before = _spent({name: getattr(lost, name) for name in _SPENT})
         sums.add(replace(before, amount_picos=-before.amount_picos))
         sums.add(_spent(fields))
         slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
         slots.add(fields)
+    return None
+
+
+def _adjust_lost(
+    lost: UsageRecord, fields: dict[str, Any], months: OpenMonths, sums: MonthSums, slots: SlotSums
+) -> Adjustment | None:
+    if lost.adjustments.filter(kind=AdjustmentKind.LATE_RECORD).exists():
+        return None  # it has come before
+    # No record costs less than nothing, whatever was taken off what we thought it had cost.
+    more = max((fields["amount_picos"] or 0) - (lost.amount_picos or 0), -net_picos(lost))
+    if not more:
+        return None
+    reason = f"its final record came after its statement or a correction: it ended as {fields['end_state']}"
+    change = Change(lost.tenant_id, lost, more)
+    late = adjustment_of(change, months, kind=AdjustmentKind.LATE_RECORD, reason=reason, actor="system")
+    sums.hold([spent_of(late)])
+    count(late, sums, slots)
+    return late
 
 
 def _spent(fields: dict[str, Any]) -> Spent:
@@ -125,6 +152,7 @@ def _spent(fields: dict[str, Any]) -> Spent:
         key_id=fields["key_id"],
         model=fields["model"],
         month=fields["billing_month"],
+        began_at=fields["started_at"],
         amount_picos=fields["amount_picos"] or 0,
     )
 
