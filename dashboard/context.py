@@ -31,6 +31,8 @@ NAVIGATION = (
         "Manage",
         (
             ("members", "Members", "users", "view_members"),
+            ("billing", "Billing", "credit-card", "view_billing"),
+            ("invoices", "Invoices", "receipt-text", "view_billing"),
             ("webhooks", "Webhooks", "webhook", "view_webhooks"),
             ("audit", "Audit log", "scroll-text", "view_audit"),
             ("settings", "Settings", "settings", "view_tenant"),
