@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 
 from billing.models import TTFT_BUCKETS, UsageHour
+from billing.services.usage_slots import ON_TARGET
 from tenants.models import Tenant
 from tests.tenants.cast import full_tenant
 
@@ -25,7 +26,7 @@ def fill(tenant: Tenant) -> None:
             f"""INSERT INTO {UsageHour._meta.db_table} ({", ".join(names)})
             SELECT %s, %s::timestamptz + n * interval '1 hour', 'key' || k, 7, 'm' || m,
             CASE t WHEN 0 THEN 'standard' ELSE 'batch' END, %s::timestamptz, 29, 0, 100, 10, 50, 70, 29, 800,
-            {", ".join("1" for _ in TTFT_BUCKETS)}
+            {", ".join("1" for _ in (*TTFT_BUCKETS, *ON_TARGET))}
             FROM generate_series(0, 719) n, generate_series(1, 8) k, generate_series(1, 3) m, generate_series(0, 1) t""",
             [str(tenant.id), first, first],
         )
