@@ -11,7 +11,10 @@ from django.urls import reverse
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
-NAVIGATION = (("operator_tenants", "Tenants", "building-2"),)
+NAVIGATION = (
+    ("operator_tenants", "Tenants", "building-2"),
+    ("operator_reports", "Reports", "chart-column"),
+)
 """(address, label, icon)"""
 
 

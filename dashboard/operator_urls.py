@@ -2,12 +2,16 @@
 
 from django.urls import path
 
-from dashboard.views import operator_tenants
+from dashboard.views import operator_reports, operator_tenants
 
 T = "tenants/<slug:tenant>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
+    path("reports/", operator_reports.reports, name="operator_reports"),
+    path("reports.csv", operator_reports.usage_csv, name="operator_reports_csv"),
+    path("reports-margins.csv", operator_reports.margins_csv, name="operator_margins_csv"),
+    path("reports.pdf", operator_reports.pdf, name="operator_reports_pdf"),
     path("leave/", operator_tenants.leave, name="operator_leave"),
     path(T, operator_tenants.tenant, name="operator_tenant"),
     path(T + "suspend/", operator_tenants.suspend, name="operator_suspend"),
