@@ -11,21 +11,13 @@ class ExportKind(models.TextChoices):
 
 
 class ExportState(models.TextChoices):
+    """asked → running → ready → expired; asked or running → failed → expired."""
+
     ASKED = "asked"
     RUNNING = "running"
     READY = "ready"
     FAILED = "failed"
     EXPIRED = "expired"
-
-
-_S = ExportState
-TRANSITIONS: dict[ExportState, frozenset[ExportState]] = {
-    _S.ASKED: frozenset({_S.RUNNING, _S.FAILED}),
-    _S.RUNNING: frozenset({_S.READY, _S.FAILED}),
-    _S.READY: frozenset({_S.EXPIRED}),
-    _S.FAILED: frozenset({_S.EXPIRED}),
-    _S.EXPIRED: frozenset(),
-}
 
 
 class Export(models.Model):

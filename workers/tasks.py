@@ -1,6 +1,7 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
 from billing.services.closing import close_due
+from billing.services.exports import forget_old_exports
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.key_use import note_key_use
@@ -42,4 +43,5 @@ def sweep_statements() -> None:
 @app.task
 def forget_what_is_old() -> None:
     outbox.forget_done()
+    forget_old_exports()
     forget_old_deliveries()

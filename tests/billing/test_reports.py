@@ -4,6 +4,7 @@ import importlib
 import random
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -69,7 +70,8 @@ def slowly(query: ReportQuery) -> dict[tuple[date, tuple[str, ...]], Counter[str
     """The ledger added up one by one."""
     own = {tenant.id: tenant.time_zone for tenant in Tenant.objects.all()}
     found: dict[tuple[date, tuple[str, ...]], Counter[str]] = {}
-    for row in (*UsageRecord.objects.all(), *Adjustment.objects.all()):
+    ledger: list[Any] = [*UsageRecord.objects.all(), *Adjustment.objects.all()]
+    for row in ledger:
         at = row.ended_at if isinstance(row, UsageRecord) else row.usage_at
         zone = own[row.tenant_id] if query.time_zone == OWN else query.time_zone
         day = at.astimezone(ZoneInfo(zone)).date()

@@ -25,6 +25,7 @@ NEEDS = {
     "usage": Action.VIEW_USAGE,
     "usage.csv": Action.VIEW_USAGE,
     "requests": Action.VIEW_REQUESTS,
+    "exports": Action.VIEW_REQUESTS,
     "limits": Action.VIEW_LIMITS,
     "members": Action.VIEW_MEMBERS,
     "audit": Action.VIEW_AUDIT,
@@ -73,6 +74,7 @@ def filled(pattern: URLPattern, acme: Furnished) -> str:
         "delivery_id": "00000000-0000-4000-8000-000000000000",
         "number": acme.invoice.number,
         "position": "1",
+        "export_id": "00000000-0000-4000-8000-000000000000",
     }
     return "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda found: values[found[1]], str(pattern.pattern))
 
