@@ -35,7 +35,7 @@ class PriceAdmin(AuditedAdmin):
 
 @admin.register(MonthSpend)
 class MonthSpendAdmin(AuditedAdmin):
-    list_display = ("tenant_id", "month", "key_id", "model", "amount_micros")
+    list_display = ("tenant_id", "month", "key_id", "model", "amount_picos")
     list_filter = ("month",)
     search_fields = ("tenant_id", "key_id")
     ordering = ("-month", "tenant_id")

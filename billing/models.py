@@ -1,13 +1,18 @@
-"""The ledger: usage records, append-only; prices, append-only; what each tenant has spent in each month."""
+"""The ledger: usage records and adjustments, append-only; prices, append-only; what each tenant has spent in each month.
+
+Money that was spent is whole pico-dollars, exactly; what was agreed on (a price) is whole micro-dollars.
+"""
 
 from django.db import models
+
+from headway.picos_field import PicosField
 
 TTFT_BOUNDS_MS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)
 TTFT_BUCKETS = (*(f"ttft_le_{bound}" for bound in TTFT_BOUNDS_MS), "ttft_more")
 
 
 class UsageRecord(models.Model):
-    """One request's usage, whatever its end. Never edited: a correction is an Adjustment (a later step).
+    """One request's usage, whatever its end. Never edited: a correction is an Adjustment.
 
     Names and ids are copied, not referenced: a record outlives what it points at.
     """
@@ -38,7 +43,9 @@ class UsageRecord(models.Model):
     is_resumed_exactly = models.BooleanField(default=True)
     parks = models.PositiveSmallIntegerField(default=0, help_text="how often it was parked for a more urgent request")
     price_version = models.CharField(max_length=64, blank=True)
-    amount_micros = models.BigIntegerField(null=True)
+    discount_percent = models.PositiveSmallIntegerField(default=0, help_text="off the list price: in the amount already")
+    amount_picos = models.BigIntegerField(null=True, help_text="null: there was no price")
+    billing_month = models.CharField(max_length=7, help_text="YYYY-MM: whose statement it is on (open_months)")
     gateway = models.CharField(max_length=64)
     journal_sequence = models.BigIntegerField()
     started_at = models.DateTimeField()
@@ -46,10 +53,77 @@ class UsageRecord(models.Model):
     recorded_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        indexes = (models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),)
+        indexes = (
+            models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),
+            models.Index(fields=("tenant_id", "billing_month"), name="usage_by_tenant_and_month"),
+        )
 
     def __str__(self) -> str:
         return f"{self.request_id} {self.end_state}"
+
+
+class AdjustmentKind(models.TextChoices):
+    CORRECTION = "correction", "Correction"
+    RE_RATE = "re_rate", "Rated again"
+    GOODWILL = "goodwill", "Goodwill"
+    LATE_RECORD = "late_record", "A record that came after its month was closed"
+
+
+class Adjustment(models.Model):
+    """What is added to (or, below zero, taken off) what a usage record costs. Append-only, as the ledger is."""
+
+    id = models.BigAutoField(primary_key=True)
+    tenant_id = models.UUIDField()
+    record = models.ForeignKey(
+        UsageRecord, null=True, on_delete=models.PROTECT, related_name="adjustments", help_text="null: goodwill, for nothing"
+    )
+    kind = models.CharField(max_length=16, choices=AdjustmentKind.choices)
+    amount_picos = models.BigIntegerField()
+    reason = models.CharField(max_length=500)
+    actor = models.CharField(max_length=200)
+    billing_month = models.CharField(max_length=7, help_text="YYYY-MM: whose statement it is on")
+    usage_at = models.DateTimeField(help_text="when what it corrects ended: where usage over time counts it")
+    # Of what it corrects.
+    request_id = models.CharField(max_length=64, blank=True)
+    key_id = models.CharField(max_length=16, blank=True)
+    member_id = models.BigIntegerField(null=True)
+    model = models.CharField(max_length=200, blank=True)
+    version = models.CharField(max_length=64, blank=True)
+    tier = models.CharField(max_length=16, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        indexes = (
+            models.Index(fields=("tenant_id", "billing_month"), name="adjustments_by_month"),
+            models.Index(fields=("tenant_id", "usage_at"), name="adjustments_by_time"),
+        )
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(record__isnull=False) | models.Q(kind=AdjustmentKind.GOODWILL),
+                name="an_adjustment_corrects_a_record",
+            ),
+            models.CheckConstraint(condition=~models.Q(amount_picos=0), name="an_adjustment_changes_something"),
+            models.UniqueConstraint(
+                fields=("record",), condition=models.Q(kind=AdjustmentKind.LATE_RECORD), name="a_record_comes_late_once"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.request_id or self.tenant_id}"
+
+
+class ClosedMonth(models.Model):
+    """A tenant's month whose statement is made: no usage and no adjustment is stamped with it any more."""
+
+    tenant_id = models.UUIDField()
+    month = models.CharField(max_length=7, help_text="YYYY-MM")
+    closed_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant_id", "month"), name="a_month_is_closed_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.month}"
 
 
 class Price(models.Model):
@@ -75,17 +149,17 @@ class Price(models.Model):
 
 
 class MonthSpend(models.Model):
-    """The sum of `amount_micros` of usage records that ended in a month of the tenant's time zone.
+    """The sum of `amount_picos` of the usage records and adjustments that have a billing month.
 
     Of a whole tenant (key and model blank), of one of its keys, or of one model as it uses it. Changed in the transaction
-    that inserts the records, and nowhere else.
+    that inserts them, and nowhere else.
     """
 
     tenant_id = models.UUIDField()
     key_id = models.CharField(max_length=16, blank=True)
     model = models.CharField(max_length=200, blank=True)
     month = models.CharField(max_length=7, help_text="YYYY-MM")
-    amount_micros = models.BigIntegerField(default=0)
+    amount_picos = PicosField(default=0)
 
     class Meta:
         constraints = (
@@ -104,6 +178,7 @@ class UsageSlot(models.Model):
     key_id = models.CharField(max_length=16)
     member_id = models.BigIntegerField(help_text="0: nobody's")
     model = models.CharField(max_length=200)
+    version = models.CharField(max_length=64, blank=True)
     tier = models.CharField(max_length=16)
     newest_at = models.DateTimeField(help_text="when the newest of them ended")
     # Counts are 4 bytes wide: PostgreSQL adds those up in integers, and 8 byte ones in numerics, which takes twice as long.
@@ -112,7 +187,7 @@ class UsageSlot(models.Model):
     prompt_tokens = models.BigIntegerField()
     cached_tokens = models.BigIntegerField()
     completion_tokens = models.BigIntegerField()
-    amount_micros = models.BigIntegerField()
+    amount_picos = models.BigIntegerField()
     ttft_count = models.IntegerField()
     ttft_ms_sum = models.BigIntegerField()
     # How many first tokens came within so many milliseconds, each counted in one bucket.
@@ -134,24 +209,26 @@ class UsageSlot(models.Model):
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M} {self.model}"
 
 
+_GROUP = ("tenant_id", "starts_at", "key_id", "member_id", "model", "version", "tier")
+
+
 class UsageQuarter(UsageSlot):
     """Of a quarter of an hour: every time zone's hours and days begin on one."""
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                fields=("tenant_id", "starts_at", "key_id", "member_id", "model", "tier"), name="one_row_per_quarter_and_group"
-            ),
-        )
+        constraints = (models.UniqueConstraint(fields=_GROUP, name="one_row_per_quarter_and_group"),)
 
 
 class UsageHour(UsageSlot):
     """Of an hour of UTC: a quarter of the rows, for the zones (nearly all) that are whole hours away from it."""
 
     class Meta:
-        constraints = (
-            models.UniqueConstraint(
-                fields=("tenant_id", "starts_at", "key_id", "member_id", "model", "tier"), name="one_row_per_hour_and_group"
-            ),
-        )
+        constraints = (models.UniqueConstraint(fields=_GROUP, name="one_row_per_hour_and_group"),)
         indexes = (models.Index(fields=("starts_at",), name="hours_by_time"),)
+
+
+class UsageDay(UsageSlot):
+    """Of a day of the tenant's own calendar: made anew when its time zone changes (usage_days)."""
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=_GROUP, name="one_row_per_day_and_group"),)

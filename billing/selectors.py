@@ -55,26 +55,26 @@ def prices_in_force(model: str) -> list[Price]:
     return sorted([*holds.values(), *kept], key=lambda price: (price.tier, price.effective_from, price.version))
 
 
-def spent_micros(tenant_id: UUID, month: str) -> int:
-    """Of a month, "YYYY-MM" in the tenant's time zone."""
+def spent_picos(tenant_id: UUID, month: str) -> int:
+    """Pico-dollars of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
-    return row.amount_micros if row else 0
+    return row.amount_picos if row else 0
 
 
 def spent_by_scope(tenant_id: UUID, month: str, *, scope: str, scope_ids: Sequence[str]) -> int:
-    """Micro-dollars of a month, of the whole tenant, of keys (their ids) or of models (their public ids) together."""
+    """Pico-dollars of a month, of the whole tenant, of keys (their ids) or of models (their public ids) together."""
     named: dict[str, dict[str, Any]] = {
         "tenant": {"key_id": "", "model": ""},
         "key": {"key_id__in": scope_ids, "model": ""},
         "model": {"key_id": "", "model__in": scope_ids},
     }
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, **named[scope])
-    return rows.aggregate(spent=Sum("amount_micros"))["spent"] or 0
+    return rows.aggregate(spent=Sum("amount_picos"))["spent"] or 0
 
 
 def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
     """Who spent something in any of these months ("YYYY-MM")."""
-    rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_micros__gt=0)
+    rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_picos__gt=0)
     return set(rows.values_list("tenant_id", flat=True))
 
 
@@ -133,15 +133,15 @@ def list_prices() -> dict[str, Price]:
 
 
 def spent_by_key(tenant_id: UUID, month: str, key_ids: Sequence[str]) -> dict[str, int]:
-    """Micro-dollars of a month, by key."""
+    """Pico-dollars of a month, by key."""
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id__in=key_ids, model="")
-    return dict(rows.values_list("key_id", "amount_micros"))
+    return dict(rows.values_list("key_id", "amount_picos"))
 
 
 def spend_of_month(tenant_id: UUID, month: str) -> dict[tuple[str, str], int]:
-    """Micro-dollars by key id and model; of the whole tenant under two blanks."""
+    """Pico-dollars by key id and model; of the whole tenant under two blanks."""
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=month)
-    return {(key_id, model): micros for key_id, model, micros in rows.values_list("key_id", "model", "amount_micros")}
+    return {(key_id, model): picos for key_id, model, picos in rows.values_list("key_id", "model", "amount_picos")}
 
 
 # How records end, as pages group them.
@@ -164,3 +164,54 @@ def newest_use(tenant_id: UUID) -> datetime | None:
     rows = UsageHour.objects.filter(tenant_id=tenant_id).order_by("-starts_at")
     found: datetime | None = rows.values_list("newest_at", flat=True).first()
     return found
+
+
+@dataclass(frozen=True)
+class TenantUse:
+    """Of a span of time; `errors`: requests that did not end well."""
+
+    requests: int
+    errors: int
+    tokens: int
+    amount_picos: int
+
+
+def use_by_tenant(tenant_ids: Sequence[UUID], *, since: datetime) -> dict[UUID, TenantUse]:
+    """Of whole hours of UTC, in one query; who used nothing is left out."""
+    rows = UsageHour.objects.filter(tenant_id__in=tenant_ids, starts_at__gte=_hour(since))
+    return _uses(rows, "tenant_id")
+
+
+def use_by_model(tenant_id: UUID, *, since: datetime) -> dict[str, TenantUse]:
+    """The same of one tenant, by model."""
+    return _uses(UsageHour.objects.filter(tenant_id=tenant_id, starts_at__gte=_hour(since)), "model")
+
+
+def _uses(rows: QuerySet[UsageHour], by: str) -> dict[Any, TenantUse]:
+    summed = rows.values_list(by).annotate(
+        Sum("requests"), Sum("errors"), Sum("prompt_tokens"), Sum("completion_tokens"), Sum("amount_picos")
+    )
+    return {
+        name: TenantUse(requests=requests, errors=errors, tokens=int(prompt + completion), amount_picos=int(picos))
+        for name, requests, errors, prompt, completion, picos in summed
+        if requests
+    }
+
+
+def _hour(at: datetime) -> datetime:
+    return at.replace(minute=0, second=0, microsecond=0)
+
+
+def spent_in_months(month_of_tenant: dict[UUID, str]) -> dict[UUID, int]:
+    """Pico-dollars of each tenant in a month of its own, in one query."""
+    rows = MonthSpend.objects.filter(
+        tenant_id__in=month_of_tenant, month__in=set(month_of_tenant.values()), key_id="", model=""
+    )
+    found = rows.values_list("tenant_id", "month", "amount_picos")
+    return {tenant_id: picos for tenant_id, month, picos in found if month_of_tenant[tenant_id] == month}
+
+
+def month_spends(tenant_id: UUID, *, at_most: int = 12) -> list[tuple[str, int]]:
+    """Month and pico-dollars, newest first."""
+    rows = MonthSpend.objects.filter(tenant_id=tenant_id, key_id="", model="").order_by("-month")
+    return list(rows.values_list("month", "amount_picos")[:at_most])

@@ -10,6 +10,7 @@ from django.utils.safestring import SafeString
 
 from billing.selectors import spend_of_month
 from dashboard.templatetags.dashboard import ago
+from headway.money import micros_up
 from headway.months import month_of
 from inference.selectors import limit_error_example
 from tenants.selectors import TermsInForce, keys_of_tenant, terms_in_force
@@ -63,7 +64,7 @@ def limit_page(tenant: Any) -> LimitPage:
             unit="usd" if limit.kind == "monthly_budget" else "",
             resets=_resets(limit.kind, month_ends, tenant.time_zone),
             is_from_plan=limit.is_from_plan,
-            used=spent.get(_scope_of(limit), 0) if limit.kind == "monthly_budget" else 0,
+            used=micros_up(spent.get(_scope_of(limit), 0)) if limit.kind == "monthly_budget" else 0,
         )
         for limit in terms.limits
     ]

@@ -16,10 +16,10 @@ from channels.db import database_sync_to_async
 from django.db import DatabaseError
 from django.utils import timezone
 
-from billing.selectors import first_request_at, spent_micros
+from billing.selectors import first_request_at, spent_picos
 from dashboard.limit_page import meter_id
 from dashboard.seats import Seat
-from dashboard.templatetags.dashboard import ms, percent, thousands, usd
+from dashboard.templatetags.dashboard import ms, percent, thousands, usd_of_picos
 from dashboard.today import today_of
 from headway.months import month_of
 from inference.selectors import brain_seen
@@ -51,7 +51,7 @@ class Numbers:
 def read_numbers(tenant: Any) -> Numbers:
     now = timezone.now()
     today = today_of(tenant, now)
-    spent = spent_micros(tenant.id, month_of(now, tenant.time_zone).name)
+    spent = spent_picos(tenant.id, month_of(now, tenant.time_zone).name)
     parts = (("in", today.input_tokens), ("cached", today.cached_tokens), ("out", today.output_tokens))
     texts = {
         "requests": thousands(today.requests),
@@ -59,7 +59,7 @@ def read_numbers(tenant: Any) -> Numbers:
         "tokens": thousands(today.input_tokens + today.output_tokens),
         "token_parts": " · ".join(f"{thousands(value)} {name}" for name, value in parts),
         "ttft": ms(today.p95_ttft_ms),
-        "spent": usd(spent),
+        "spent": usd_of_picos(spent),
     }
     key_ids = frozenset(keys_of_tenant(tenant).filter(revoked_at=None).values_list("id", flat=True))
     return Numbers(texts, key_ids, first_request_at(tenant.id, without_key=PLAYGROUND_KEY_ID) is not None)

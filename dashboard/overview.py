@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from billing.selectors import first_request_at, has_used_key, spent_micros
+from billing.selectors import first_request_at, has_used_key, spent_picos
 from dashboard.today import Today, today_of
 from headway.months import month_of
 from inference.selectors import OfferedModel, offered_models
@@ -26,7 +26,7 @@ class Step:
 class Overview:
     today: Today
     time_zone: str
-    spent_micros: int
+    spent_picos: int
     month: str
     resets_at: datetime
     hard_limit_micros: int | None
@@ -58,7 +58,7 @@ def overview_of(tenant: Any) -> Overview:
     return Overview(
         today=today_of(tenant, now),
         time_zone=tenant.time_zone,
-        spent_micros=spent_micros(tenant.id, month.name),
+        spent_picos=spent_picos(tenant.id, month.name),
         month=month.name,
         resets_at=datetime.fromtimestamp(month.ends_s, UTC),
         hard_limit_micros=min(budgets, default=None),

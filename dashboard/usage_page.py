@@ -13,7 +13,7 @@ from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
 from dashboard.usage_query import GROUPS, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
-from headway.money import MICROS_A_USD
+from headway.money import PICOS_A_MICRO, picos_to_usd
 from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant, members_of_tenant
 
@@ -26,7 +26,7 @@ _COLUMNS = {
     "input_tokens": "prompt_tokens",
     "cached_tokens": "cached_tokens",
     "output_tokens": "completion_tokens",
-    "amount_micros": "amount_micros",
+    "spend": "amount_picos",
 }
 CSV_COLUMNS = ("requests", "errors", "input_tokens", "cached_tokens", "output_tokens", "ttft_ms_mean", "amount_usd")
 
@@ -137,7 +137,7 @@ def usage_csv(tenant: Any, asked: Mapping[str, str], now: datetime) -> str:
         sums = bucket.sums
         ttft = round(sums["ttft_ms_sum"] / sums["ttft_count"], 1) if sums["ttft_count"] else ""
         at, numbers = bucket.starts_at.astimezone(query.zone).isoformat(), [sums[_COLUMNS[name]] for name in CSV_COLUMNS[:5]]
-        writer.writerow([at, _safe(name_of(bucket.group)), *numbers, ttft, f"{sums['amount_micros'] / MICROS_A_USD:.6f}"])
+        writer.writerow([at, _safe(name_of(bucket.group)), *numbers, ttft, picos_to_usd(sums["amount_picos"])])
     return text.getvalue()
 
 
@@ -186,8 +186,9 @@ def _series(
 
 
 def _value(buckets: list[UsageBucket], metric: str) -> float | None:
-    """A sum; of times to the first token the mean, and None where there was none."""
+    """A sum; of spend in micro-dollars, as charts take it; of times to the first token the mean, None where there was none."""
     if metric == "ttft_ms":
         count = sum(bucket.sums["ttft_count"] for bucket in buckets)
         return round(sum(bucket.sums["ttft_ms_sum"] for bucket in buckets) / count, 1) if count else None
-    return sum(bucket.sums[_COLUMNS[metric]] for bucket in buckets)
+    total = sum(bucket.sums[_COLUMNS[metric]] for bucket in buckets)
+    return total / PICOS_A_MICRO if metric == "spend" else total

@@ -14,7 +14,7 @@ METRICS = (
     ("output_tokens", "Output tokens", ""),
     ("errors", "Errors", ""),
     ("ttft_ms", "Time to first token, mean", "ms"),
-    ("amount_micros", "Spend", "usd"),
+    ("spend", "Spend", "usd"),
 )
 GROUPS = (("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Tier"), ("none", "Nothing"))
 STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}

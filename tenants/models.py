@@ -10,6 +10,7 @@ from django.db.models.functions import Lower
 
 from tenants.errors import AuditIsAppendOnly
 from tenants.owned import TenantOwnedManager
+from tenants.visit_models import OperatorVisit
 from tenants.webhook_models import EventType, WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Limit",
     "LimitKind",
     "Membership",
+    "OperatorVisit",
     "Plan",
     "Tenant",
     "Tier",
@@ -73,7 +75,7 @@ class Plan(models.Model):
     default_max_tokens = models.PositiveIntegerField(
         null=True, blank=True, help_text="for requests that name none; null: the room that is left"
     )
-    discount_percent = models.PositiveSmallIntegerField(default=0, help_text="off the list price, when it is billed")
+    discount_percent = models.PositiveSmallIntegerField(default=0, help_text="off the list price of every token")
     salt_per_key = models.BooleanField(
         default=False, help_text="prefix caches are shared within one key, not within the tenant"
     )

@@ -12,9 +12,11 @@ from django.db import transaction
 from billing.errors import UsageRefused
 from billing.models import UsageRecord
 from billing.services.month_spend import MonthSums, Spent
+from billing.services.open_months import OpenMonths
 from billing.services.usage_rows import insert_new, wait_for_writers
 from billing.services.usage_slots import FIELDS as SLOT_FIELDS
 from billing.services.usage_slots import SlotSums
+from tenants.selectors import time_zones
 
 
 class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,18 +51,19 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     is_resumed_exactly: bool = True
     parks: int = 0
     price_version: str = ""
-    amount_micros: int | None = None  # None: there was no price
+    discount_percent: int = 0  # off the list price: in the amount already
+    amount_picos: int | None = None  # None: there was no price
 
 
 GATEWAY_LOST = "gateway_lost"
 
-_SPENT = ("tenant_id", "key_id", "model", "ended_at", "amount_micros")
+_SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos")
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
 
-def record_usage(*, drafts: list[UsageDraft]) -> int:
+def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> int:
     """Insert all, and add them to their tenants' months and hours, in one transaction. Returns how many were given.
 
     One whose request id is in the ledger already is left out, but what is there says `gateway_lost` (we thought its
@@ -74,13 +77,18 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
         for draft in sorted(drafts, key=lambda draft: _rank(draft.end_state, draft.usage_source))
     }
     rows = [fields[request_id] for request_id in sorted(fields)]
+    now = now or datetime.now(UTC)
+    tenant_ids = {each["tenant_id"] for each in rows}
     with transaction.atomic():
-        wait_for_writers({each["tenant_id"] for each in fields.values()})
-        slots = SlotSums()
-        sums = MonthSums(each["tenant_id"] for each in fields.values())
+        wait_for_writers(tenant_ids)
+        zones = time_zones(tenant_ids)
+        months = OpenMonths(zones, tenant_ids, now=now)
+        for each in rows:
+            each["billing_month"] = months.month_of(each["tenant_id"], each["ended_at"])
+        slots, sums = SlotSums(zones), MonthSums(zones)
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
-        insert_new(rows, recorded_at=datetime.now(UTC))
+        insert_new(rows, recorded_at=now)
         found = _in_ledger(fields)
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
@@ -99,13 +107,13 @@ def record_usage(*, drafts: list[UsageDraft]) -> int:
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", "usage_source", *SLOT_FIELDS)}
+    return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", *SLOT_FIELDS)}
 
 
 def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
         before = _spent({name: getattr(lost, name) for name in _SPENT})
-        sums.add(replace(before, amount_micros=-before.amount_micros))
+        sums.add(replace(before, amount_picos=-before.amount_picos))
         sums.add(_spent(fields))
         slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
         slots.add(fields)
@@ -116,8 +124,8 @@ def _spent(fields: dict[str, Any]) -> Spent:
         tenant_id=UUID(str(fields["tenant_id"])),
         key_id=fields["key_id"],
         model=fields["model"],
-        ended_at=fields["ended_at"],
-        amount_micros=fields["amount_micros"] or 0,
+        month=fields["billing_month"],
+        amount_picos=fields["amount_picos"] or 0,
     )
 
 

@@ -15,7 +15,7 @@ class Tokens(Protocol):
 class TokenPrice(Protocol):
     """Of inference.policy.decisions."""
 
-    def amount_micros(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int: ...
+    def amount_picos(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int: ...
 
 
 WHOLE = frozenset({"done", "client_gone_after_first_token"})
@@ -25,11 +25,11 @@ ANSWER_ONLY = frozenset({"engine_error", "engine_died", "deadline", "cut_by_drai
 
 
 def amount_of(end_state: str, usage: Tokens | None, price: TokenPrice) -> int:
-    """Micro-dollars; 0 for every other end, and where nothing is known of usage."""
+    """Pico-dollars; 0 for every other end, and where nothing is known of usage."""
     if usage is None or end_state not in WHOLE | ANSWER_ONLY:
         return 0
     is_whole = end_state in WHOLE
-    return price.amount_micros(
+    return price.amount_picos(
         prompt_tokens=usage.prompt_tokens if is_whole else 0,
         cached_tokens=usage.cached_tokens if is_whole else 0,
         completion_tokens=usage.completion_tokens,

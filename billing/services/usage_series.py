@@ -1,24 +1,25 @@
 """Usage over time, for charts: sums of buckets in a time zone, grouped or not, exactly what the ledger holds.
 
 Ranges are half-open [from, to) and begin and end with a bucket: hours are of real time, days of the zone's calendar (23 or
-25 hours long where clocks change). Minutes are read from the ledger, hours and days from its quarters.
+25 hours long where clocks change). Minutes are read from the ledger, hours and days
+from its sums: of days where they are of the tenant's own zone, else of hours, or of quarters.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from django.db import connection
 from django.db.models import Count, DateTimeField, F, Func, IntegerField, Q, QuerySet, Sum, Value
 from django.db.models.functions import TruncDate
 
-from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageHour, UsageQuarter, UsageRecord
+from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
 from billing.services.usage_slots import HOUR_S, QUARTER_S, SUCCESSES, SUMS
 from headway.errors import InvalidInput
-from headway.months import zone_named
+from headway.months import UTC_NAME, day_start, midnight, zone_named
+from tenants.selectors import time_zones
 
 GRANULARITIES = {"minute": 60, "hour": 3600, "day": 86400}
 MAX_BUCKETS = {"minute": 24 * 60, "hour": 24 * 93, "day": 800}
@@ -64,10 +65,10 @@ def usage_series(tenant_id: UUID, query: UsageQuery) -> UsageSeries:
     """`query` as `aligned` returned it."""
     if query.granularity == "minute":
         return UsageSeries(query, _minutes(tenant_id, query))
-    model = UsageHour if _has_whole_hours(query) else UsageQuarter
+    model, is_bucket = _table_of(tenant_id, query)
     rows = model._default_manager.filter(tenant_id=tenant_id, starts_at__gte=query.starts_at, starts_at__lt=query.ends_at)
-    sums = {name: _Total(name) for name in SUMS}
-    return UsageSeries(query, list(_grouped(rows, "starts_at", sums, query)))
+    sums = {name: _BigTotal(name) if name == "amount_picos" else _Total(name) for name in SUMS}
+    return UsageSeries(query, list(_grouped(rows, F("starts_at") if is_bucket else _bucket("starts_at", query), sums, query)))
 
 
 def aligned(query: UsageQuery) -> UsageQuery:
@@ -115,26 +116,35 @@ def _quantile(sums: dict[str, int], share: float) -> float | None:
 def _minutes(tenant_id: UUID, query: UsageQuery) -> list[UsageBucket]:
     rows = UsageRecord.objects.filter(tenant_id=tenant_id, ended_at__gte=query.starts_at, ended_at__lt=query.ends_at)
     sums: dict[str, Any] = {name: Sum(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
-    sums |= {"amount_micros": Sum("amount_micros"), "ttft_count": Count("ttft_ms"), "ttft_ms_sum": Sum("ttft_ms")}
+    sums |= {"amount_picos": Sum("amount_picos"), "ttft_count": Count("ttft_ms"), "ttft_ms_sum": Sum("ttft_ms")}
     sums |= {"requests": Count("id"), "errors": Count("id", filter=~Q(end_state__in=list(SUCCESSES)))}
     bounds = (-1, *TTFT_BOUNDS_MS)
     for name, lower, upper in zip(TTFT_BUCKETS, bounds, (*TTFT_BOUNDS_MS, None), strict=True):
         inside = Q(ttft_ms__gt=lower) & (Q(ttft_ms__lte=upper) if upper is not None else Q())
         sums[name] = Count("id", filter=inside)
-    return list(_grouped(rows, "ended_at", sums, query))
+    return list(_grouped(rows, _bucket("ended_at", query), sums, query))
 
 
-def _grouped(rows: QuerySet[Any], at: str, sums: dict[str, Any], query: UsageQuery) -> Iterable[UsageBucket]:
+def _table_of(tenant_id: UUID, query: UsageQuery) -> tuple[type[UsageSlot], bool]:
+    """The table with the fewest rows that has this range, and whether its rows are the buckets asked for."""
+    if query.granularity == "day" and time_zones([tenant_id]).get(tenant_id, UTC_NAME) == query.time_zone:
+        return UsageDay, True
+    if _has_whole_hours(query):
+        return UsageHour, query.granularity == "hour"
+    return UsageQuarter, False
+
+
+def _grouped(rows: QuerySet[Any], bucket: Any, sums: dict[str, Any], query: UsageQuery) -> Iterable[UsageBucket]:
     for group, value in query.filters:
-        rows = rows.filter(**_filter(group, value, is_ledger=at == "ended_at"))
+        rows = rows.filter(**_filter(group, value, is_ledger=rows.model is UsageRecord))
     # The sums' names are those of columns that the database would rather sum: ours carry a prefix.
     named = {f"sum_{name}": sums[name] for name in SUMS}
     keys = ["bucket", GROUPS[query.group_by]] if query.group_by else ["bucket"]
-    found = rows.annotate(bucket=_bucket(at, query)).values(*keys).annotate(**named).order_by(*keys)
-    for bucket, *rest in found.values_list(*keys, *named):
+    found = rows.annotate(bucket=bucket).values(*keys).annotate(**named).order_by(*keys)
+    for start, *rest in found.values_list(*keys, *named):
         group = "" if not query.group_by else "0" if rest[0] is None else str(rest[0])
-        numbers = [number or 0 for number in rest[len(keys) - 1 :]]
-        yield UsageBucket(_start_of(bucket, query), group, dict(zip(SUMS, numbers, strict=True)))
+        numbers = [int(number or 0) for number in rest[len(keys) - 1 :]]
+        yield UsageBucket(_start_of(start, query), group, dict(zip(SUMS, numbers, strict=True)))
 
 
 class _Total(Sum):
@@ -144,6 +154,12 @@ class _Total(Sum):
 
     def get_db_converters(self, connection: Any) -> list[Any]:
         return []
+
+
+class _BigTotal(_Total):
+    """Of pico-dollars: 64 bits hold nine million dollars. PostgreSQL's are Decimals of whole numbers then."""
+
+    template = "%(function)s(%(distinct)s%(expressions)s)"
 
 
 def _filter(group: str, value: str, *, is_ledger: bool) -> dict[str, Any]:
@@ -157,8 +173,6 @@ def _bucket(at: str, query: UsageQuery) -> Any:
     """Days by their date in the zone; hours and minutes by how many there were since the range began."""
     if query.granularity == "day":
         return TruncDate(at, tzinfo=zone_named(query.time_zone))
-    if query.granularity == "hour" and at == "starts_at" and _has_whole_hours(query):
-        return F(at)  # the table's rows are those hours
     seconds, start = GRANULARITIES[query.granularity], int(query.starts_at.timestamp())
     if connection.vendor == "postgresql":
         return Func(
@@ -185,13 +199,13 @@ def _start_of(bucket: int | datetime | date, query: UsageQuery) -> datetime:
         return bucket
     if isinstance(bucket, int):
         return query.starts_at + timedelta(seconds=bucket * GRANULARITIES[query.granularity])
-    return _midnight(bucket, query)
+    return midnight(bucket, query.time_zone)
 
 
 def _floor(at: datetime, query: UsageQuery) -> datetime:
     """The start of the bucket `at` lies in, in UTC."""
     if query.granularity == "day":
-        return _midnight(at.astimezone(zone_named(query.time_zone)).date(), query)
+        return day_start(at, query.time_zone)
     local = at.astimezone(zone_named(query.time_zone))
     offset_s = int((local.utcoffset() or timedelta()).total_seconds())
     # Of odd offsets (before time was standard) what is left is less than a quarter.
@@ -203,10 +217,5 @@ def _floor(at: datetime, query: UsageQuery) -> datetime:
 
 def _next(start: datetime, query: UsageQuery) -> datetime:
     if query.granularity == "day":
-        return _midnight(start.astimezone(zone_named(query.time_zone)).date() + timedelta(days=1), query)
+        return midnight(start.astimezone(zone_named(query.time_zone)).date() + timedelta(days=1), query.time_zone)
     return start + timedelta(seconds=GRANULARITIES[query.granularity])
-
-
-def _midnight(day: date, query: UsageQuery) -> datetime:
-    zone = zone_named(query.time_zone) or ZoneInfo("UTC")
-    return datetime.combine(day, time(), zone).astimezone(UTC)

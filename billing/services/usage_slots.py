@@ -1,4 +1,4 @@
-"""Usage by quarters of an hour and by hours: what the ledger says, added up in the transaction that changes it.
+"""Usage by quarters of an hour, by hours and by days: what the ledger says, added up in the transaction that changes it.
 
 So a page over a million records reads some thousand rows, and shows what the ledger holds, at once and exactly.
 """
@@ -11,11 +11,11 @@ from uuid import UUID
 
 from django.db import connection
 
-from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageHour, UsageQuarter
+from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageDay, UsageHour, UsageQuarter, UsageSlot
+from headway.months import UTC_NAME, day_start
 
 QUARTER_S = 900
 HOUR_S = 3600
-SLOTS = ((UsageQuarter, QUARTER_S), (UsageHour, HOUR_S))
 SUCCESSES = frozenset({"done", "client_gone_after_first_token", "client_gone_before_first_token"})
 """Everything else is an error: of ours, of an engine, or of the request."""
 
@@ -25,12 +25,12 @@ SUMS = (
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
-    "amount_micros",
+    "amount_picos",
     "ttft_count",
     "ttft_ms_sum",
     *TTFT_BUCKETS,
 )
-_GROUPED = ("tenant_id", "key_id", "member_id", "model", "tier", "ended_at", "end_state", "amount_micros", "ttft_ms")
+_GROUPED = ("tenant_id", "key_id", "member_id", "model", "version", "tier", "ended_at", "end_state", "amount_picos", "ttft_ms")
 FIELDS = (*_GROUPED, "prompt_tokens", "cached_tokens", "completion_tokens")
 """Of a usage record: what is needed to add it."""
 
@@ -41,20 +41,32 @@ class _Slot(NamedTuple):
     key_id: str
     member_id: int
     model: str
+    version: str
     tier: str
 
 
 class SlotSums:
     """Records to be added (or, replaced by better ones, taken away) in one transaction, then `write`."""
 
-    def __init__(self) -> None:
-        self._tables = [_TableSums(model, seconds) for model, seconds in SLOTS]
+    def __init__(self, zones: Mapping[UUID, str]) -> None:
+        """`zones`: the tenants' time zones, whose days are theirs."""
+        self._zones = zones
+        self._tables = [_TableSums(model) for model in (UsageQuarter, UsageHour, UsageDay)]
 
     def add(self, record: Mapping[str, Any], *, times: int = 1) -> None:
         """`times` -1 takes it away."""
-        numbers = _numbers_of(record)
-        for table in self._tables:
-            table.add(record, numbers, times)
+        self._add(record, _numbers_of(record), times)
+
+    def add_amount(self, fields: Mapping[str, Any], picos: int) -> None:
+        """Of an adjustment. `fields`: of what it corrects; `ended_at` among them."""
+        self._add(fields, {"amount_picos": picos}, 1)
+
+    def _add(self, fields: Mapping[str, Any], numbers: Mapping[str, int], times: int) -> None:
+        at, zone = fields["ended_at"], self._zones.get(UUID(str(fields["tenant_id"])), UTC_NAME)
+        for table, starts_at in zip(
+            self._tables, (_floor(at, QUARTER_S), _floor(at, HOUR_S), day_start(at, zone)), strict=True
+        ):
+            table.add(_slot_of(fields, starts_at), at, numbers, times)
 
     def write(self) -> None:
         for table in self._tables:
@@ -62,18 +74,17 @@ class SlotSums:
 
 
 class _TableSums:
-    def __init__(self, model: type[UsageQuarter] | type[UsageHour], seconds: int) -> None:
-        self._model, self._seconds = model, seconds
+    def __init__(self, model: type[UsageSlot]) -> None:
+        self._model = model
         self._sums: defaultdict[_Slot, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
         self._newest: dict[_Slot, datetime] = {}
 
-    def add(self, record: Mapping[str, Any], numbers: Mapping[str, int], times: int) -> None:
-        slot = _slot_of(record, self._seconds)
+    def add(self, slot: _Slot, at: datetime, numbers: Mapping[str, int], times: int) -> None:
         sums = self._sums[slot]
         for name, number in numbers.items():
             sums[name] += times * number
         if times > 0:
-            self._newest[slot] = max(record["ended_at"], self._newest.get(slot, record["ended_at"]))
+            self._newest[slot] = max(at, self._newest.get(slot, at))
 
     def write(self) -> None:
         """In one order, so that two who write do not wait for each other in a ring."""
@@ -94,7 +105,7 @@ class _TableSums:
         at = connection.ops.adapt_datetimefield_value
         tenant_id = slot.tenant_id if connection.features.has_native_uuid_field else slot.tenant_id.hex
         newest = self._newest.get(slot, slot.starts_at)
-        rest = [slot.key_id, slot.member_id, slot.model, slot.tier]
+        rest = [slot.key_id, slot.member_id, slot.model, slot.version, slot.tier]
         return [tenant_id, at(slot.starts_at), *rest, at(newest), *(self._sums[slot][name] for name in SUMS)]
 
 
@@ -103,14 +114,18 @@ def bucket_of(ttft_ms: int) -> str:
     return next((name for bound, name in zip(TTFT_BOUNDS_MS, TTFT_BUCKETS, strict=False) if ttft_ms <= bound), TTFT_BUCKETS[-1])
 
 
-def _slot_of(record: Mapping[str, Any], width_s: int) -> _Slot:
-    seconds = int(record["ended_at"].timestamp()) // width_s * width_s
+def _floor(at: datetime, width_s: int) -> datetime:
+    return datetime.fromtimestamp(int(at.timestamp()) // width_s * width_s, UTC)
+
+
+def _slot_of(record: Mapping[str, Any], starts_at: datetime) -> _Slot:
     return _Slot(
         tenant_id=UUID(str(record["tenant_id"])),
-        starts_at=datetime.fromtimestamp(seconds, UTC),
+        starts_at=starts_at,
         key_id=record["key_id"],
         member_id=record["member_id"] or 0,
         model=record["model"],
+        version=record["version"],
         tier=record["tier"],
     )
 
@@ -123,7 +138,7 @@ def _numbers_of(record: Mapping[str, Any]) -> dict[str, int]:
         "prompt_tokens": record["prompt_tokens"],
         "cached_tokens": record["cached_tokens"],
         "completion_tokens": record["completion_tokens"],
-        "amount_micros": record["amount_micros"] or 0,
+        "amount_picos": record["amount_picos"] or 0,
     }
     if ttft_ms is not None:
         numbers |= {"ttft_count": 1, "ttft_ms_sum": ttft_ms, bucket_of(ttft_ms): 1}

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from headway.money import MICROS_A_USD
+from headway.money import PICOS_A_MICRO, PICOS_A_USD, picos_to_usd
 
 register = template.Library()
 
@@ -64,13 +64,24 @@ def ago(at: datetime | None) -> str | SafeString:
 
 
 @register.filter
-def usd(micros: int | None) -> str:
-    """Two decimals, and four below a dollar (six where four would say nothing)."""
-    if micros is None:
+def usd(micros: float | None) -> str:
+    """Of what was agreed on: as `usd_of_picos` shows it."""
+    return usd_of_picos(None if micros is None else round(micros * PICOS_A_MICRO))
+
+
+@register.filter
+def usd_of_picos(picos: int | None) -> str:
+    """Of what was spent: two decimals, four below a dollar, and exactly where four would say nothing."""
+    if picos is None:
         return "–"
-    value = abs(micros)
-    decimals = 2 if value >= MICROS_A_USD or value == 0 else 4 if value >= 100 else 6
-    return f"{'-' if micros < 0 else ''}${value / MICROS_A_USD:,.{decimals}f}"
+    value, sign = abs(picos), "-" if picos < 0 else ""
+    if 0 < value < PICOS_A_USD // 10_000:
+        return f"{sign}${picos_to_usd(value)}"
+    decimals = 2 if value >= PICOS_A_USD or value == 0 else 4
+    # Half up, in whole numbers: a float has no room for all of them.
+    units = (value * 10**decimals * 2 + PICOS_A_USD) // (2 * PICOS_A_USD)
+    whole, rest = divmod(units, 10**decimals)
+    return f"{sign}${whole:,}.{rest:0{decimals}d}"
 
 
 @register.filter

@@ -125,7 +125,7 @@ class Book:
             return 0
         self._num_ended += 1
         bare = replace(line.ask, blocks=(), excluded=frozenset(), deadline_s=None)
-        end = _End(self._num_ended, bare, line.reserved_s, usage, None if usage.amount_micros else -inf)
+        end = _End(self._num_ended, bare, line.reserved_s, usage, None if usage.amount_picos else -inf)
         self._ended.append(end)
         if not line.is_heard:
             self._unheard[request_id] = end
@@ -146,8 +146,8 @@ class Book:
             del self.lines[request_id]
             return
         prompt, made = line.ask.prompt_tokens, line.completion_tokens
-        micros = line.ask.price.amount_micros(prompt_tokens=0, cached_tokens=0, completion_tokens=made)
-        self.ended(request_id, Usage(prompt, 0, made, micros), now_s)
+        picos = line.ask.price.amount_picos(prompt_tokens=0, cached_tokens=0, completion_tokens=made)
+        self.ended(request_id, Usage(prompt, 0, made, picos), now_s)
 
     def acknowledged(self, request_id: str, now_s: float) -> Acknowledged | None:
         """The ledger has it. None: it cost nothing, or was settled elsewhere."""
@@ -155,7 +155,7 @@ class Book:
         if end is None:
             return None
         end.acknowledged_s = now_s
-        return Acknowledged(end.ask.tenant, end.ask.key, end.ask.model, end.usage.amount_micros)
+        return Acknowledged(end.ask.tenant, end.ask.key, end.ask.model, end.usage.amount_picos)
 
     def announce(self, settled_through: int, now_s: float) -> Iterator[Said]:
         """All that is held; what has ended, from the number after `settled_through`."""

@@ -129,8 +129,8 @@ class GatewaySession:
                     self._server.claim.mandate.echoed(self.name, sent_s)
             case AskRates(number, tenant, key, model):
                 session.rates(tenant, key, model, lambda rates: self._say(RatesFrame(number, rates)))
-            case Acknowledged(tenant, key, model, amount_micros):
-                self._server.host.brain.acknowledged(tenant, amount_micros, key=key, model=model)
+            case Acknowledged(tenant, key, model, amount_picos):
+                self._server.host.brain.acknowledged(tenant, amount_picos, key=key, model=model)
             case Running() | Waiting() | Away() | Settled():
                 self._restore(frame, now_s)
             case _:

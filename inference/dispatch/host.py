@@ -236,13 +236,13 @@ class BrainHost:
 
     def acknowledge(self, drafts: Iterable[UsageDraft], gateway: str) -> None:
         """From the drainer's thread: the ledger has these records. Those of other gateways were settled elsewhere."""
-        settled = [draft for draft in drafts if draft.gateway == gateway and draft.amount_micros]
+        settled = [draft for draft in drafts if draft.gateway == gateway and draft.amount_picos]
         if settled:
             self._hop(lambda: self._acknowledge(settled))
 
     def _acknowledge(self, drafts: list[UsageDraft]) -> None:
         for draft in drafts:
-            self.brain.acknowledged(draft.tenant_id, draft.amount_micros or 0, key=draft.key_id, model=draft.model)
+            self.brain.acknowledged(draft.tenant_id, draft.amount_picos or 0, key=draft.key_id, model=draft.model)
 
     def frame(self, replica: str, frame: StateFrame) -> None:
         """Of a replica's state, from its agent."""
@@ -363,9 +363,9 @@ class BrainHost:
     def _tell_months(self, tenant: str) -> None:
         """What the ledger says was spent. Rows may come late or twice: the limiter counts nothing twice."""
         unix_s, now_s = self._clock.now().timestamp(), self.now_s()
-        for scope, spent_micros, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
+        for scope, spent_picos, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
             ends_s = now_s + ends_unix_s - unix_s
-            self.brain.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s, scope=scope)
+            self.brain.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope)
 
     # Time
 

@@ -41,7 +41,7 @@ def _limits(limits: LimiterSnapshot) -> dict[str, Any]:
         "running": limits.running,
         "overcommitted": limits.overcommitted,
         "overruns": limits.overruns,
-        "unacknowledged_micros": limits.unacknowledged_micros,
+        "unacknowledged_picos": str(limits.unacknowledged_picos),
         "in_use": [
             {
                 "scope": use.limit.scope.kind.value,

@@ -50,7 +50,7 @@ def _as_lost(draft: UsageDraft, usage: Usage, unix_s: float) -> UsageDraft:
         end_state=GATEWAY_LOST,
         usage_source="partial",
         completion_tokens=max(draft.completion_tokens, usage.completion_tokens),
-        amount_micros=usage.amount_micros if draft.price_version else None,
+        amount_picos=usage.amount_picos if draft.price_version else None,
         ended_at_s=unix_s,
         total_ms=min(max(0, round((unix_s - draft.started_at_s) * 1000)), 2**31 - 1),
     )

@@ -24,7 +24,7 @@ import msgspec
 from billing.services.ledger import UsageDraft
 from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Refused, StateFrame, Usage
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 FRAMES_A_MESSAGE = 1000
 # A peer that takes nothing for so long that this much waits for it is as good as gone.
@@ -141,7 +141,7 @@ class Acknowledged(_Frame, frozen=True, tag=13):
     tenant: str
     key: str
     model: str
-    amount_micros: int
+    amount_picos: int
 
 
 class AskRates(_Frame, frozen=True, tag=14):

@@ -50,6 +50,7 @@ from inference.gateway.resume import (
     resumed,
 )
 from inference.gateway.state import Principal
+from inference.gateway.tenant_rows import net_price
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
 from inference.policy.decisions import Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
@@ -303,7 +304,10 @@ class Exchange:
         record.asked_tier = request.tier
         record.tier = max(Tier[request.tier.upper()], ceiling).name.lower()
         now_s = self.parts.clock.now().timestamp()
-        record.price_version, self._price = state.price(request.model, record.tier, now_s=now_s)
+        record.price_version, list_price = state.price(request.model, record.tier, now_s=now_s)
+        if record.price_version:
+            record.discount_percent = state.facts(self.principal.tenant_id).discount_percent
+        self._price = net_price(list_price, record.discount_percent)
 
     async def _submit(
         self,
@@ -449,7 +453,7 @@ class Exchange:
                 self.parts.prompts.learn(record.model, bound=self._uncounted_bound, prompt_tokens=usage.prompt_tokens)
             record.finish_reason = self.reader.finish_reason
         if record.price_version:
-            record.amount_micros = amount_of(end_state, record.usage, self._price)
+            record.amount_picos = amount_of(end_state, record.usage, self._price)
         draft = record.settle(end_state)
         if draft is not None:
             self._draft = draft
@@ -484,7 +488,7 @@ class Exchange:
             else:
                 self.response.abort()
         usage = self.record.usage
-        settled = Usage(amount_micros=self.record.amount_micros or 0)
+        settled = Usage(amount_picos=self.record.amount_picos or 0)
         if usage is not None:
-            settled = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self.record.amount_micros or 0)
+            settled = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, self.record.amount_picos or 0)
         self.parts.dispatcher.settle(self.request_id, self._ending, settled, self._draft)

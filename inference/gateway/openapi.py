@@ -61,7 +61,7 @@ _RECEIPT: Node = {
         "usage": {"type": "object", "description": "prompt_tokens, cached_tokens, completion_tokens, source"},
         "timing": {"type": "object", "description": "queue_ms, ttft_ms, total_ms"},
         "routing": {"type": "object", "description": "replica, reason, attempts, resumes, is_exact, parks"},
-        "cost": {"type": "object", "description": "price_version, amount_micros, currency"},
+        "cost": {"type": "object", "description": "price_version, discount_percent, amount_usd (exact, as text), currency"},
         "started_at": {"type": "string", "format": "date-time"},
         "ended_at": {"type": "string", "format": "date-time"},
     },

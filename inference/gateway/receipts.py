@@ -17,6 +17,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from billing.selectors import usage_of_request
 from billing.services.ledger import UsageDraft
 from headway.errors import NotFound, Unavailable
+from headway.money import picos_to_usd
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +118,8 @@ def shown(fields: dict[str, Any]) -> dict[str, Any]:
         },
         "cost": {
             "price_version": fields["price_version"] or None,
-            "amount_micros": fields["amount_micros"],
+            "discount_percent": fields["discount_percent"],
+            "amount_usd": None if fields["amount_picos"] is None else picos_to_usd(fields["amount_picos"]),
             "currency": "USD",
         },
         "started_at": fields["started_at"].isoformat().replace("+00:00", "Z"),

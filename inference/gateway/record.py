@@ -104,7 +104,8 @@ class Record:
         self.asked_tier = "standard"
         self.route_reason = ""
         self.price_version = ""
-        self.amount_micros: int | None = None
+        self.discount_percent = 0
+        self.amount_picos: int | None = None
         self.overhead_ms: float | None = None
         """Time spent in this gateway before the first dispatch, without the queue."""
 
@@ -175,7 +176,8 @@ class Record:
             is_resumed_exactly=self.is_resumed_exactly,
             parks=self.parks,
             price_version=self.price_version,
-            amount_micros=self.amount_micros,
+            discount_percent=self.discount_percent,
+            amount_picos=self.amount_picos,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from billing.services.ledger import UsageDraft
+from headway.money import PICOS_A_MICRO
 
 _HEADER = struct.Struct(">II")
 # Ours are about 700 bytes. A longer "length" is not a length.
@@ -35,6 +36,15 @@ class _Payload(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _payload_decoder = msgspec.msgpack.Decoder(_Payload)
 _draft_decoder = msgspec.msgpack.Decoder(UsageDraft)
+
+
+class _InMicros(msgspec.Struct, frozen=True):
+    """How a draft of the release before said its amount."""
+
+    amount_micros: int | None = None
+
+
+_micros_decoder = msgspec.msgpack.Decoder(_InMicros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +139,22 @@ def _take(payload: bytes, parsed: Parsed) -> bool:
     try:
         entry = _payload_decoder.decode(payload)
         if entry.kind == "open":
-            parsed.opened.append(_draft_decoder.decode(entry.draft))
+            parsed.opened.append(_read_draft(entry.draft))
         elif entry.kind == "close":
-            parsed.closed.append(_draft_decoder.decode(entry.draft))
+            parsed.closed.append(_read_draft(entry.draft))
     except msgspec.MsgspecError:
         return False
     return True
+
+
+def _read_draft(raw: msgspec.Raw) -> UsageDraft:
+    """Raises MsgspecError."""
+    draft = _draft_decoder.decode(raw)
+    if draft.amount_picos is None and draft.price_version:
+        micros = _micros_decoder.decode(raw).amount_micros
+        if micros is not None:
+            return msgspec.structs.replace(draft, amount_picos=micros * PICOS_A_MICRO)
+    return draft
 
 
 def segment_path(folder: Path, number: int) -> Path:

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import structlog
 
 from headway.months import month_of
-from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
+from inference.policy.decisions import PICOS_A_MICRO, Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,7 @@ class TermsRow(msgspec.Struct, frozen=True):
     default_max_tokens: int | None
     limits: list[LimitRow]
     salt_per_key: bool = False
+    discount_percent: int = 0
 
 
 class PriceRow(msgspec.Struct, frozen=True):
@@ -43,22 +44,38 @@ class PricesRow(msgspec.Struct, frozen=True):
     prices: list[PriceRow]
 
 
+_Picos = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]+$")]
+
+
 class MonthRow(msgspec.Struct, frozen=True):
-    """The newest month of a tenant in which something was spent."""
+    """The newest month of a tenant in which something was spent.
+
+    Pico-dollars, as text: they may be more than 64 bits hold. The release before told whole micro-dollars, as numbers.
+    """
 
     month: str
     ends_at: float  # unix seconds
-    spent_micros: int
-    keys: dict[str, int] = {}
+    spent_picos: _Picos | None = None
+    keys: dict[str, _Picos | int] = {}
     """Of those with a budget of their own."""
-    models: dict[str, int] = {}
+    models: dict[str, _Picos | int] = {}
+    spent_micros: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.spent_picos is None and self.spent_micros is None:
+            raise ValueError("a month says what was spent")
+
+    @property
+    def spent(self) -> int:
+        """Pico-dollars."""
+        return _picos_of(self.spent_micros or 0 if self.spent_picos is None else self.spent_picos)
 
 
 class Spend(NamedTuple):
     """What has been spent of one scope's budget in the month that runs now, as far as the ledger knows."""
 
     scope: Scope
-    spent_micros: int
+    spent_picos: int
     ends_s: float  # unix seconds
 
 
@@ -71,6 +88,8 @@ class TenantFacts:
     default_max_tokens: int | None = None
     salt_per_key: bool = False
     """Prefix caches are shared within one key, not within the tenant."""
+    discount_percent: int = 0
+    """Off the list price of every token."""
 
 
 NO_FACTS = TenantFacts()
@@ -88,7 +107,7 @@ def terms_of(tenant_id: str, row: TermsRow) -> TenantTerms:
 
 
 def facts_of(row: TermsRow) -> TenantFacts:
-    return TenantFacts(row.plan, row.time_zone, row.default_max_tokens, row.salt_per_key)
+    return TenantFacts(row.plan, row.time_zone, row.default_max_tokens, row.salt_per_key, row.discount_percent)
 
 
 def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: float) -> list[Spend]:
@@ -96,7 +115,7 @@ def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: fl
     month = month_of(datetime.fromtimestamp(now_s, UTC), time_zone)
     is_this = row is not None and row.month == month.name
     whole = Scope(ScopeKind.TENANT, terms.tenant)
-    spends = [Spend(whole, row.spent_micros if row is not None and is_this else 0, month.ends_s)]
+    spends = [Spend(whole, row.spent if row is not None and is_this else 0, month.ends_s)]
     for scope in dict.fromkeys(limit.scope for limit in terms.limits if limit.kind is LimitKind.BUDGET):
         if scope != whole:
             spent = _spent_of(scope, row) if row is not None and is_this else 0
@@ -105,7 +124,13 @@ def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: fl
 
 
 def _spent_of(scope: Scope, row: MonthRow) -> int:
-    return row.keys.get(scope.id, 0) if scope.kind is ScopeKind.KEY else row.models.get(scope.id.partition("/")[2], 0)
+    if scope.kind is ScopeKind.KEY:
+        return _picos_of(row.keys.get(scope.id, 0))
+    return _picos_of(row.models.get(scope.id.partition("/")[2], 0))
+
+
+def _picos_of(told: str | int) -> int:
+    return int(told) if isinstance(told, str) else told * PICOS_A_MICRO
 
 
 def price_at(row: PricesRow, tier: str, now_s: float) -> tuple[str, TokenPrice]:
@@ -114,7 +139,17 @@ def price_at(row: PricesRow, tier: str, now_s: float) -> tuple[str, TokenPrice]:
     if not holding:
         return NO_PRICE
     price = max(holding, key=lambda price: (price.tier == tier, price.effective_from, price.version))
+    # Micro-dollars per million tokens are pico-dollars a token.
     return str(price.version), TokenPrice(price.input_micros, price.cached_micros, price.output_micros)
+
+
+def net_price(price: TokenPrice, discount_percent: int) -> TokenPrice:
+    """A list price less a plan's discount: each kind of token rounded half up to a whole pico-dollar."""
+    if not discount_percent:
+        return price
+    left = 100 - discount_percent
+    net = [(picos * left + 50) // 100 for picos in (price.input_picos, price.cached_picos, price.output_picos)]
+    return TokenPrice(*net)
 
 
 def _limit(tenant_id: str, row: LimitRow) -> Limit | None:

@@ -105,22 +105,22 @@ class Brain:
         self,
         tenant: str,
         *,
-        spent_micros: int,
+        spent_picos: int,
         ends_s: float,
         now_s: float,
         scope: Scope | None = None,
         replaces: bool = False,
     ) -> None:
         """As Limiter's."""
-        self._limiter.set_month(tenant, spent_micros=spent_micros, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
+        self._limiter.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
 
-    def set_balance(self, tenant: str, available_micros: int | None) -> list[Decision]:
-        self._limiter.set_balance(tenant, available_micros)
+    def set_balance(self, tenant: str, available_picos: int | None) -> list[Decision]:
+        self._limiter.set_balance(tenant, available_picos)
         return []
 
-    def acknowledged(self, tenant: str, amount_micros: int, *, key: str | None = None, model: str | None = None) -> None:
+    def acknowledged(self, tenant: str, amount_picos: int, *, key: str | None = None, model: str | None = None) -> None:
         """The ledger's rows of the tenant's month include so much more of what was settled here."""
-        self._limiter.acknowledged(tenant, amount_micros, key=key, model=model)
+        self._limiter.acknowledged(tenant, amount_picos, key=key, model=model)
 
     # What requests do
 

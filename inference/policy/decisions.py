@@ -1,8 +1,8 @@
 """The words of the policies: what the brain is asked, what it is told, what it answers. Plain values, nothing else.
 
-Times ending in `_s` are seconds of any one clock that does not go back. Tokens are the model's own. Money is integer
-micro-dollars. A request is known by its `id` for its whole life; a second attempt, or one resumed after it was parked,
-asks again under the same id.
+Times ending in `_s` are seconds of any one clock that does not go back. Tokens are the model's own. Money that is
+spent is whole pico-dollars (exact), money that was agreed on (a budget) whole micro-dollars. A request is known by its `id`
+for its whole life; a second attempt, or one resumed after it was parked, asks again under the same id.
 """
 
 from dataclasses import dataclass, field
@@ -17,27 +17,34 @@ class Tier(IntEnum):
     BATCH = 2
 
 
+PICOS_A_MICRO = 1_000_000
+
+
+def micros_up(picos: int) -> int:
+    """Pico-dollars as people are told them: in micro-dollars, rounded up."""
+    return -(-picos // PICOS_A_MICRO)
+
+
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
-    """Micro-dollars per million tokens."""
+    """Pico-dollars a token, which is micro-dollars per million tokens: what tokens cost is a whole number of them, exactly."""
 
-    input_micros: int = 0
-    cached_micros: int = 0
-    output_micros: int = 0
+    input_picos: int = 0
+    cached_picos: int = 0
+    output_picos: int = 0
 
-    def amount_micros(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-        """What these tokens cost, rounded up to a whole micro-dollar once, over their sum. Cached are among the prompt's."""
-        millionths = (
-            (prompt_tokens - cached_tokens) * self.input_micros
-            + cached_tokens * self.cached_micros
-            + completion_tokens * self.output_micros
+    def amount_picos(self, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
+        """What these tokens cost, never rounded. Cached are among the prompt's."""
+        return (
+            (prompt_tokens - cached_tokens) * self.input_picos
+            + cached_tokens * self.cached_picos
+            + completion_tokens * self.output_picos
         )
-        return -(-millionths // 1_000_000)
 
-    def at_most_micros(self, *, prompt_tokens: int, completion_tokens: int) -> int:
+    def at_most_picos(self, *, prompt_tokens: int, completion_tokens: int) -> int:
         """The most they can cost, however much of the prompt is cached."""
-        dearest = max(self.input_micros, self.cached_micros)
-        return -(-(prompt_tokens * dearest + completion_tokens * self.output_micros) // 1_000_000)
+        dearest = max(self.input_picos, self.cached_picos)
+        return prompt_tokens * dearest + completion_tokens * self.output_picos
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +143,12 @@ class Limit:
     scope: Scope
     kind: LimitKind
     value: int
+    """Of money in micro-dollars, as it was agreed on."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """The limit that refuses, as it stood."""
+    """The limit that refuses, as it stood; of money in micro-dollars, rounded up: the limiter itself counts exactly."""
 
     limit: Limit
     used: int
@@ -239,7 +247,7 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    amount_micros: int = 0
+    amount_picos: int = 0
 
 
 @dataclass(frozen=True, slots=True)

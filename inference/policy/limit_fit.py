@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 
-from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RetryKind, Usage
+from inference.policy.decisions import PICOS_A_MICRO, Ask, Limit, LimitHit, LimitKind, RetryKind, Usage, micros_up
 from inference.policy.limit_scopes import ScopeState, TenantState
 from inference.policy.sliding_log import INPUT, OUTPUT, Amounts, until_s
 
@@ -26,15 +26,15 @@ def settled_amounts(usage: Usage) -> Amounts:
     return 1, max(0, usage.prompt_tokens - usage.cached_tokens), usage.completion_tokens
 
 
-def at_most_micros(ask: Ask, amounts: Amounts) -> int:
-    return ask.price.at_most_micros(prompt_tokens=amounts[INPUT], completion_tokens=amounts[OUTPUT])
+def at_most_picos(ask: Ask, amounts: Amounts) -> int:
+    return ask.price.at_most_picos(prompt_tokens=amounts[INPUT], completion_tokens=amounts[OUTPUT])
 
 
-def spend(tenant: TenantState, states: Iterable[ScopeState], micros: int) -> None:
+def spend(tenant: TenantState, states: Iterable[ScopeState], picos: int) -> None:
     for state in states:
-        state.month.settle(micros)
-    if tenant.balance_micros is not None:
-        tenant.balance_micros -= micros
+        state.month.settle(picos)
+    if tenant.balance_picos is not None:
+        tenant.balance_picos -= picos
 
 
 def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]) -> int:
@@ -48,27 +48,27 @@ def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]
                 room = min(room, value - state.log.total[OUTPUT])
                 least = min(least, max(1, value))
         if state.budget is not None:
-            left_micros = state.budget.value - state.month.spent_micros() - state.reserved_micros
-            room = min(room, _affordable_tokens(ask, left_micros))
-    if tenant.balance_micros is not None:
-        room = min(room, _affordable_tokens(ask, tenant.balance_micros - tenant.reserved_micros))
+            left_picos = state.budget_picos - state.month.spent_picos() - state.reserved_picos
+            room = min(room, _affordable_tokens(ask, left_picos))
+    if tenant.balance_picos is not None:
+        room = min(room, _affordable_tokens(ask, tenant.balance_picos - tenant.reserved_picos))
     return max(room, min(least, ask.max_tokens))
 
 
-def _affordable_tokens(ask: Ask, micros: int) -> int:
+def _affordable_tokens(ask: Ask, picos: int) -> int:
     """The greatest max_tokens for which this request costs no more; 0 when not even its prompt does."""
-    prompt_millionths = max(MIN_INPUT_TOKENS, ask.prompt_tokens) * max(ask.price.input_micros, ask.price.cached_micros)
-    left_millionths = micros * 1_000_000 - prompt_millionths
-    if left_millionths < 0:
+    prompt_picos = max(MIN_INPUT_TOKENS, ask.prompt_tokens) * max(ask.price.input_picos, ask.price.cached_picos)
+    left_picos = picos - prompt_picos
+    if left_picos < 0:
         return 0
-    return left_millionths // ask.price.output_micros if ask.price.output_micros > 0 else ask.max_tokens
+    return left_picos // ask.price.output_picos if ask.price.output_picos > 0 else ask.max_tokens
 
 
-def find_hit(amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float) -> LimitHit | None:
+def find_hit(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable[ScopeState], now_s: float) -> LimitHit | None:
     """None: so much, for so much money, fits them all. Else the limit for which it must wait longest."""
-    if _fits(amounts, micros, tenant, states):
+    if _fits(amounts, picos, tenant, states):
         return None
-    hits = [*_rate_hits(amounts, states, now_s), *_money_hits(micros, tenant, states, now_s)]
+    hits = [*_rate_hits(amounts, states, now_s), *_money_hits(picos, tenant, states, now_s)]
     if not hits:
         return None
     longest = max(hits, key=lambda hit: inf if hit.retry_after_s is None else hit.retry_after_s)
@@ -77,9 +77,9 @@ def find_hit(amounts: Amounts, micros: int, tenant: TenantState, states: Iterabl
     return longest
 
 
-def _fits(amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
+def _fits(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
     """The usual answer, cheaply: whether there are no hits."""
-    if micros and tenant.balance_micros is not None and tenant.reserved_micros + micros > tenant.balance_micros:
+    if picos and tenant.balance_picos is not None and tenant.reserved_picos + picos > tenant.balance_picos:
         return False
     for state in states:
         if state.rates:
@@ -87,8 +87,7 @@ def _fits(amounts: Amounts, micros: int, tenant: TenantState, states: Iterable[S
             for kind, value, _ in state.rates:
                 if total[kind] + amounts[kind] > value and amounts[kind]:
                     return False
-        budget = state.budget
-        if budget is not None and micros and state.month.spent_micros() + state.reserved_micros + micros > budget.value:
+        if picos and state.budget is not None and state.month.spent_picos() + state.reserved_picos + picos > state.budget_picos:
             return False
     return True
 
@@ -115,27 +114,26 @@ def _money_hits(asked: int, tenant: TenantState, states: Iterable[ScopeState], n
     if not asked:
         return
     for state in states:
-        limit, spent, reserved = state.budget, state.month.spent_micros(), state.reserved_micros
-        if limit is not None and spent + reserved + asked > limit.value:
-            retry_after_s, kind = _budget_retry(limit.value, spent, reserved, asked, tenant.month_ends_s, now_s)
-            yield LimitHit(limit, spent, reserved, asked, retry_after_s, kind)
-    if tenant.balance_micros is not None and tenant.reserved_micros + asked > tenant.balance_micros:
-        limit = Limit(tenant.scope, LimitKind.BALANCE, tenant.balance_micros)
-        if asked > tenant.balance_micros:
-            yield LimitHit(limit, 0, tenant.reserved_micros, asked, None, RetryKind.NEVER)
-        else:
-            yield LimitHit(limit, 0, tenant.reserved_micros, asked, OPEN_RETRY_AFTER_S, RetryKind.ESTIMATE)
+        limit, spent, reserved = state.budget, state.month.spent_picos(), state.reserved_picos
+        if limit is not None and spent + reserved + asked > state.budget_picos:
+            retry_after_s, kind = _budget_retry(state.budget_picos, spent, reserved, asked, tenant.month_ends_s, now_s)
+            yield LimitHit(limit, micros_up(spent), micros_up(reserved), micros_up(asked), retry_after_s, kind)
+    if tenant.balance_picos is not None and tenant.reserved_picos + asked > tenant.balance_picos:
+        limit = Limit(tenant.scope, LimitKind.BALANCE, tenant.balance_picos // PICOS_A_MICRO)
+        is_never = asked > tenant.balance_picos
+        retry_after_s, kind = (None, RetryKind.NEVER) if is_never else (OPEN_RETRY_AFTER_S, RetryKind.ESTIMATE)
+        yield LimitHit(limit, 0, micros_up(tenant.reserved_picos), micros_up(asked), retry_after_s, kind)
 
 
 def _budget_retry(
-    value: int, spent: int, reserved: int, asked: int, month_ends_s: float, now_s: float
+    value_picos: int, spent: int, reserved: int, asked: int, month_ends_s: float, now_s: float
 ) -> tuple[float | None, RetryKind]:
-    if asked > value:
+    if asked > value_picos:
         return None, RetryKind.NEVER
-    if spent + asked <= value:
+    if spent + asked <= value_picos:
         return OPEN_RETRY_AFTER_S, RetryKind.ESTIMATE
     if month_ends_s == inf:
         return UNKNOWN_MONTH_RETRY_AFTER_S, RetryKind.ESTIMATE
     # What is reserved does not go with the month: it is billed when it ends.
-    is_certain = reserved + asked <= value
+    is_certain = reserved + asked <= value_picos
     return until_s(month_ends_s, now_s), RetryKind.EXACT if is_certain else RetryKind.ESTIMATE

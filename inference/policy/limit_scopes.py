@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from inference.policy.decisions import Limit, LimitKind, RateView, Scope, ScopeKind
+from inference.policy.decisions import PICOS_A_MICRO, Limit, LimitKind, RateView, Scope, ScopeKind
 from inference.policy.sliding_log import INPUT, OUTPUT, REQUESTS, SlidingLog
 
 RATE_KINDS = {LimitKind.REQUESTS: REQUESTS, LimitKind.INPUT_TOKENS: INPUT, LimitKind.OUTPUT_TOKENS: OUTPUT}
@@ -13,7 +13,7 @@ SAME_MONTH_S = 86_400.0
 
 
 class MonthSpend:
-    """Micro-dollars of one scope in this month, each counted once although two tellers come in any order.
+    """Pico-dollars of one scope in this month, each counted once although two tellers come in any order.
 
     The ledger tells its row; it also acknowledges what we settled. `counted` is the first row we were told, with what was
     settled here and not acknowledged by then, and all that was settled here since: all spending passes through here, so
@@ -29,22 +29,22 @@ class MonthSpend:
         self.unacknowledged = 0
         self.has_row = False
 
-    def spent_micros(self) -> int:
+    def spent_picos(self) -> int:
         return self.counted if self.counted > self.row else self.row
 
-    def tell_row(self, micros: int, *, replaces: bool) -> None:
+    def tell_row(self, picos: int, *, replaces: bool) -> None:
         if replaces or not self.has_row:
-            self.row, self.counted = micros, micros + self.unacknowledged
+            self.row, self.counted = picos, picos + self.unacknowledged
         else:
-            self.row = max(self.row, micros)
+            self.row = max(self.row, picos)
         self.has_row = True
 
-    def settle(self, micros: int) -> None:
-        self.counted += micros
-        self.unacknowledged += micros
+    def settle(self, picos: int) -> None:
+        self.counted += picos
+        self.unacknowledged += picos
 
-    def acknowledge(self, micros: int) -> None:
-        self.unacknowledged = max(0, self.unacknowledged - micros)
+    def acknowledge(self, picos: int) -> None:
+        self.unacknowledged = max(0, self.unacknowledged - picos)
 
     def next_month(self) -> None:
         self.row = self.counted = self.unacknowledged = 0
@@ -54,6 +54,7 @@ class MonthSpend:
 class ScopeState:
     __slots__ = (
         "budget",
+        "budget_picos",
         "concurrency",
         "is_visited",
         "log",
@@ -62,7 +63,7 @@ class ScopeState:
         "open",
         "place",
         "rates",
-        "reserved_micros",
+        "reserved_picos",
         "running",
         "scope",
     )
@@ -73,11 +74,12 @@ class ScopeState:
         self.rates: tuple[tuple[int, int, Limit], ...] = ()  # kind of amount, value, the limit itself
         self.concurrency: Limit | None = None
         self.budget: Limit | None = None
+        self.budget_picos = 0  # its value, where there is one
         self.log = SlidingLog()
         self.is_visited = False  # by the limiter, in turn with other logs that may hold something
         self.open = 0  # requests that hold a reservation or a slot
         self.running = 0  # of those, with a slot
-        self.reserved_micros = 0
+        self.reserved_picos = 0
         self.month = MonthSpend()
 
     def set_limits(self, limits: Iterable[Limit]) -> None:
@@ -89,6 +91,7 @@ class ScopeState:
         self.rates = tuple((RATE_KINDS[kind], limit.value, limit) for kind, limit in lowest.items() if kind in RATE_KINDS)
         self.concurrency = lowest.get(LimitKind.CONCURRENCY)
         self.budget = lowest.get(LimitKind.BUDGET)
+        self.budget_picos = self.budget.value * PICOS_A_MICRO if self.budget else 0
 
     def limits(self) -> Iterator[Limit]:
         yield from (limit for _, _, limit in self.rates)
@@ -112,14 +115,14 @@ class ScopeState:
 class TenantState(ScopeState):
     """A tenant's own scope, and those of its keys and models: a stranger's key of the same id is another scope."""
 
-    __slots__ = ("_sweep_at", "balance_micros", "keys", "models", "month_ends_s")
+    __slots__ = ("_sweep_at", "balance_picos", "keys", "models", "month_ends_s")
 
     def __init__(self, tenant: str) -> None:
         super().__init__(Scope(ScopeKind.TENANT, tenant), 0, tenant)
         self.keys: dict[str, ScopeState] = {}
         self.models: dict[str, ScopeState] = {}
         self.month_ends_s = inf  # not known
-        self.balance_micros: int | None = None  # None: this tenant does not pay in advance
+        self.balance_picos: int | None = None  # None: this tenant does not pay in advance
         self._sweep_at = 64
 
     def key(self, key: str) -> ScopeState:

@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 
-from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RateView, Scope, TenantTerms, Usage
-from inference.policy.limit_fit import asked_amounts, at_most_micros, find_hit, settled_amounts, shortened_tokens, spend
+from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RateView, Scope, TenantTerms, Usage, micros_up
+from inference.policy.limit_fit import asked_amounts, at_most_picos, find_hit, settled_amounts, shortened_tokens, spend
 from inference.policy.limit_scopes import NO_RATES, RATE_KINDS, SAME_MONTH_S, ScopeState, TenantState, rate_view
 from inference.policy.sliding_log import INPUT, NOTHING, OUTPUT, WINDOW_S, Amounts, Entry
 
@@ -28,7 +28,7 @@ from inference.policy.sliding_log import INPUT, NOTHING, OUTPUT, WINDOW_S, Amoun
 @dataclass(frozen=True, slots=True)
 class LimitUse:
     limit: Limit
-    used: int
+    used: int  # of money in micro-dollars, rounded up
     reserved: int
 
 
@@ -44,21 +44,21 @@ class LimiterSnapshot:
     """Slots above limits: after a failover, or a limit that was lowered."""
     overruns: int
     """Settlements above their reservation, since the start: an engine made more than it was asked for."""
-    unacknowledged_micros: int
+    unacknowledged_picos: int
     limits: tuple[LimitUse, ...]
 
 
 class _Open:
     """A request that holds a reservation, and maybe a slot."""
 
-    __slots__ = ("entry", "is_running", "max_tokens", "micros", "states", "tenant")
+    __slots__ = ("entry", "is_running", "max_tokens", "picos", "states", "tenant")
 
-    def __init__(self, tenant: TenantState, states: tuple[ScopeState, ...], entry: Entry, max_tokens: int, micros: int) -> None:
+    def __init__(self, tenant: TenantState, states: tuple[ScopeState, ...], entry: Entry, max_tokens: int, picos: int) -> None:
         self.tenant = tenant
         self.states = states
         self.entry = entry
         self.max_tokens = max_tokens
-        self.micros = micros
+        self.picos = picos
         self.is_running = False
 
 
@@ -89,7 +89,7 @@ class Limiter:
         self,
         tenant: str,
         *,
-        spent_micros: int,
+        spent_picos: int,
         ends_s: float,
         now_s: float,
         scope: Scope | None = None,
@@ -113,14 +113,14 @@ class Limiter:
             state.begin_month(ends_s)
         elif ends_s < state.month_ends_s - SAME_MONTH_S:
             return
-        (state if scope is None else state.state_of(scope)).month.tell_row(spent_micros, replaces=replaces)
+        (state if scope is None else state.state_of(scope)).month.tell_row(spent_picos, replaces=replaces)
 
-    def set_balance(self, tenant: str, available_micros: int | None) -> None:
+    def set_balance(self, tenant: str, available_picos: int | None) -> None:
         """What is left of what was paid in advance, less holds and all that was settled up to now; None: pays later.
 
         What is settled from now on is taken off here; acknowledgements change nothing.
         """
-        self._tenant(tenant).balance_micros = available_micros
+        self._tenant(tenant).balance_picos = available_picos
 
     # What a request does
 
@@ -136,11 +136,11 @@ class Limiter:
         tenant, states = self._states(ask, now_s)
         max_tokens = shortened_tokens(ask, tenant, states)
         amounts = asked_amounts(ask, max_tokens)
-        micros = at_most_micros(ask, amounts)
-        hit = find_hit(amounts, micros, tenant, states, now_s)
+        picos = at_most_picos(ask, amounts)
+        hit = find_hit(amounts, picos, tenant, states, now_s)
         if hit is not None:
             return hit
-        self._take(ask, tenant, states, amounts, micros, at_s=now_s, now_s=now_s)
+        self._take(ask, tenant, states, amounts, picos, at_s=now_s, now_s=now_s)
         return max_tokens
 
     def can_start(self, ask: Ask) -> Scope | None:
@@ -190,7 +190,7 @@ class Limiter:
         if real[INPUT] > reserved[INPUT] or real[OUTPUT] > reserved[OUTPUT]:
             self._overruns += 1
         self._close(request_id, known, real, now_s)
-        spend(known.tenant, known.states, usage.amount_micros)
+        spend(known.tenant, known.states, usage.amount_picos)
 
     def undo(self, request_id: str, now_s: float) -> None:
         """It was refused after all: as if it had never asked."""
@@ -199,7 +199,7 @@ class Limiter:
         if known is not None and known.entry.is_open:
             self._close(request_id, known, NOTHING, now_s)
 
-    def acknowledged(self, tenant: str, amount_micros: int, *, key: str | None = None, model: str | None = None) -> None:
+    def acknowledged(self, tenant: str, amount_picos: int, *, key: str | None = None, model: str | None = None) -> None:
         """The ledger's row of the tenant's month includes this much of what was settled here, of this key and model.
 
         Without them a budget that is given to the key or model later begins with what was acknowledged counted twice.
@@ -207,7 +207,7 @@ class Limiter:
         state = self._tenant(tenant)
         for each in (state, state.keys.get(key or ""), state.models.get(model or "")):
             if each is not None:
-                each.month.acknowledge(amount_micros)
+                each.month.acknowledge(amount_picos)
 
     def restore(
         self,
@@ -228,12 +228,12 @@ class Limiter:
             tenant, states = self._states(ask, now_s)
             amounts = asked_amounts(ask, ask.max_tokens)
             at_s = now_s - max(0.0, age_s)
-            self._take(ask, tenant, states, amounts, at_most_micros(ask, amounts), at_s=at_s, now_s=now_s)
+            self._take(ask, tenant, states, amounts, at_most_picos(ask, amounts), at_s=at_s, now_s=now_s)
         known = self._open[ask.id]
         if usage is not None:
             self._close(ask.id, known, settled_amounts(usage), now_s)
             if not is_acknowledged:
-                spend(known.tenant, known.states, usage.amount_micros)
+                spend(known.tenant, known.states, usage.amount_picos)
         elif is_running and not known.is_running:
             self.start(ask.id)
 
@@ -262,7 +262,7 @@ class Limiter:
             logged=sum(len(state.log) for state in states),
             overcommitted=sum(state.overcommitted() for state in states),
             overruns=self._overruns,
-            unacknowledged_micros=sum(tenant.month.unacknowledged for tenant in self._tenants.values()),
+            unacknowledged_picos=sum(tenant.month.unacknowledged for tenant in self._tenants.values()),
             limits=tuple(_use(state, limit) for state in states for limit in state.limits()),
         )
 
@@ -278,7 +278,7 @@ class Limiter:
                 mine = [known for known in self._open.values() if state in known.states]
                 assert state.open == len(mine)
                 assert state.running == sum(known.is_running for known in mine)
-                assert state.reserved_micros == sum(known.micros for known in mine)
+                assert state.reserved_picos == sum(known.picos for known in mine)
                 alive = [known.entry for known in mine if known.entry.is_open and known.entry.expires_s > now_s]
                 reserved = [sum(entry.amounts[kind] for entry in alive) for kind in range(3)]
                 assert state.log.reserved == reserved or not state.keeps_log()
@@ -329,16 +329,16 @@ class Limiter:
         tenant: TenantState,
         states: tuple[ScopeState, ...],
         amounts: Amounts,
-        micros: int,
+        picos: int,
         *,
         at_s: float,
         now_s: float,
     ) -> None:
         entry = Entry(at_s + WINDOW_S, amounts, is_open=True, names=(ask.tenant, ask.key, ask.model))
-        self._open[ask.id] = _Open(tenant, states, entry, amounts[OUTPUT], micros)
+        self._open[ask.id] = _Open(tenant, states, entry, amounts[OUTPUT], picos)
         for state in states:
             state.open += 1
-            state.reserved_micros += micros
+            state.reserved_picos += picos
         if entry.expires_s > now_s:
             for state in states:
                 if state.keeps_log():
@@ -353,10 +353,10 @@ class Limiter:
     def _close(self, request_id: str, known: _Open, amounts: Amounts, now_s: float) -> None:
         known.tenant.roll_month(now_s)
         for state in known.states:
-            state.reserved_micros -= known.micros
+            state.reserved_picos -= known.picos
             if now_s >= state.log.next_expiry_s:
                 state.log.advance(now_s)
-        known.micros = 0
+        known.picos = 0
         entry = known.entry
         reserved, entry.amounts, entry.is_open = entry.amounts, amounts, False
         if entry.expires_s > now_s:  # else it counts no longer, in any log
@@ -388,4 +388,4 @@ def _use(state: ScopeState, limit: Limit) -> LimitUse:
         return LimitUse(limit, state.log.total[kind] - state.log.reserved[kind], state.log.reserved[kind])
     if limit.kind is LimitKind.CONCURRENCY:
         return LimitUse(limit, state.running, 0)
-    return LimitUse(limit, state.month.spent_micros(), state.reserved_micros)
+    return LimitUse(limit, micros_up(state.month.spent_picos()), micros_up(state.reserved_picos))

@@ -60,5 +60,5 @@ def usage_so_far(entry: Entry) -> Usage:
         prompt_tokens=ask.prompt_tokens,
         cached_tokens=0,
         completion_tokens=made,
-        amount_micros=ask.price.amount_micros(prompt_tokens=0, cached_tokens=0, completion_tokens=made),
+        amount_picos=ask.price.amount_picos(prompt_tokens=0, cached_tokens=0, completion_tokens=made),
     )

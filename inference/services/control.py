@@ -11,12 +11,13 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
-                                  default_max_tokens (or null), salt_per_key, limits: [{scope ("tenant" | "key" | "model"),
-                                  id (as in policy's Scope), kind (LimitKind), value}, ...]}; no row: the default plan
+                                  default_max_tokens (or null), salt_per_key, discount_percent,
+                                  limits: [{scope ("tenant" | "key" | "model"), id (as in policy's Scope),
+                                  kind (LimitKind), value}, ...]}; no row: the default plan
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
                                   effective_from (unix s)}, ...]}: all that hold or will hold; no row: free
-    month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_micros, keys: {id: micros},
-                                  models: {id: micros}}: the newest month something was spent in; keys and models
+    month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_picos (as text), keys: {id: picos},
+                                  models: {id: picos}}: the newest month something was spent in; keys and models
                                   are those with a budget. A figure (publish_figure)
 """
 

@@ -1,10 +1,13 @@
-"""US dollars as people write them, micro-dollars as we keep them."""
+"""US dollars as people write them; micro-dollars, as what is agreed on is kept, and pico-dollars, as what is spent is."""
 
 from decimal import Decimal, InvalidOperation
 
 from headway.errors import InvalidInput
 
 MICROS_A_USD = 1_000_000
+PICOS_A_MICRO = 1_000_000
+PICOS_A_USD = MICROS_A_USD * PICOS_A_MICRO
+"""What is spent is counted in pico-dollars: a price of a micro-dollar per million tokens is one of them a token."""
 
 
 def usd_to_micros(text: str, *, param: str, max_usd: int) -> int:
@@ -24,3 +27,14 @@ def micros_to_usd(micros: int) -> str:
     """At least two decimals, no more than are needed: 1_500_000 is "1.50", 50 is "0.00005"."""
     sign, whole, rest = "-" if micros < 0 else "", *divmod(abs(micros), MICROS_A_USD)
     return f"{sign}{whole}.{f'{rest:06d}'.rstrip('0').ljust(2, '0')}"
+
+
+def micros_up(picos: int) -> int:
+    """In whole micro-dollars, rounded up: for what is compared with what was agreed on, and shown beside it."""
+    return -(-picos // PICOS_A_MICRO)
+
+
+def picos_to_usd(picos: int) -> str:
+    """Exactly, without zeros at the end: 1_500_000 is "0.0000015", 2_000_000_000_000 is "2"."""
+    sign, whole, rest = "-" if picos < 0 else "", *divmod(abs(picos), PICOS_A_USD)
+    return f"{sign}{whole}.{rest:012d}".rstrip("0").rstrip(".")

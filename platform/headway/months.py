@@ -1,7 +1,7 @@
 """Calendar months in a time zone: what budgets and statements are counted by. Pure."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, time, tzinfo
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -31,11 +31,27 @@ def month_named(name: str, time_zone: str) -> Month:
     return _month(int(year), int(month), time_zone)
 
 
+def next_month_name(name: str) -> str:
+    """ "2026-12" after "2026-11"."""
+    year, _, month = name.partition("-")
+    return f"{int(year) + int(month) // 12:04d}-{int(month) % 12 + 1:02d}"
+
+
 def _month(year: int, month: int, time_zone: str) -> Month:
     zone = zone_named(time_zone) or UTC
     start = datetime(year, month, 1, tzinfo=zone)
     end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
     return Month(name=f"{year:04d}-{month:02d}", starts_s=start.timestamp(), ends_s=end.timestamp())
+
+
+def midnight(day: date, time_zone: str) -> datetime:
+    """When that day begins there, in UTC. Where clocks skip midnight it is the instant of the change."""
+    return datetime.combine(day, time(), zone_named(time_zone) or UTC).astimezone(UTC)
+
+
+def day_start(at: datetime, time_zone: str) -> datetime:
+    """When the day there began in which `at` (aware) lies, in UTC."""
+    return midnight(at.astimezone(zone_named(time_zone) or UTC).date(), time_zone)
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any
 from rest_framework import serializers as s
 
 from headway.errors import InvalidInput
+from headway.money import picos_to_usd
 from tenants.models import Tier
 
 
@@ -27,13 +28,23 @@ class UsageAsked(s.Serializer):
         return fields
 
 
+class Usd(s.CharField):
+    """Of pico-dollars: US dollars as a decimal number, exactly."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(help_text='US dollars, exactly, as text: "0.0000015"', **options)
+
+    def to_representation(self, value: int) -> str:
+        return picos_to_usd(value)
+
+
 class UsageSums(s.Serializer):
     requests = s.IntegerField()
     errors = s.IntegerField()
     prompt_tokens = s.IntegerField()
     cached_tokens = s.IntegerField()
     completion_tokens = s.IntegerField()
-    amount_micros = s.IntegerField()
+    amount_usd = Usd(source="amount_picos")
     ttft_count = s.IntegerField(help_text="requests that had a first token")
     ttft_ms_mean = s.FloatField(allow_null=True)
     ttft_ms_p50 = s.FloatField(allow_null=True)
@@ -99,7 +110,8 @@ class RequestShape(s.Serializer):
     resumes = s.IntegerField()
     is_resumed_exactly = s.BooleanField()
     price_version = s.CharField(allow_blank=True)
-    amount_micros = s.IntegerField(allow_null=True)
+    discount_percent = s.IntegerField()
+    amount_usd = Usd(source="amount_picos", allow_null=True)
     started_at = s.DateTimeField()
     ended_at = s.DateTimeField()
 

@@ -6,6 +6,7 @@ from django.utils import timezone
 
 from billing.selectors import spent_by_scope, tenants_with_spend
 from headway.errors import InvalidInput
+from headway.money import PICOS_A_MICRO, picos_to_usd
 from headway.months import month_of
 from inference.selectors import has_model
 from tenants.models import ApiKey, EventType, LimitKind, Tenant, WebhookEndpoint
@@ -61,7 +62,7 @@ def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
     counted = lineages(tenant.id, [scope_id])[scope_id] if limit.scope == "key" else [scope_id]
     spent = spent_by_scope(tenant.id, month, scope=limit.scope, scope_ids=counted)
     for percent in BUDGET_PERCENTS:
-        if spent * 100 < limit.value * percent:
+        if spent * 100 < limit.value * PICOS_A_MICRO * percent:
             break
         data = {
             "scope": limit.scope,
@@ -69,7 +70,8 @@ def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
             "month": month,
             "time_zone": tenant.time_zone,
             "percent": percent,
-            "spent_micros": spent,
+            "spent_micros": spent // PICOS_A_MICRO,
+            "spent_usd": picos_to_usd(spent),
             "budget_micros": limit.value,
         }
         occasion = f"budget.reached:{limit.scope}:{scope_id[:150]}:{month}:{limit.value}:{percent}"

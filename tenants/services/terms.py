@@ -9,6 +9,8 @@ from django.db import transaction
 from django.db.models import Q
 
 from billing.services.month_spend import tell_month
+from billing.services.usage_days import rebuild_days
+from billing.services.usage_rows import wait_for_writers
 from headway.errors import InvalidInput
 from headway.months import zone_named
 from inference.selectors import has_model
@@ -73,6 +75,8 @@ def set_limits(
     if time_zone is not None and zone_named(time_zone) is None:
         raise InvalidInput(f"{time_zone!r} is not a time zone, such as Europe/Berlin", param="time_zone")
     with transaction.atomic():
+        if time_zone is not None:
+            wait_for_writers([tenant.id])  # before any other lock: they take theirs in this order
         hold_tenant(tenant)
         before = terms_in_force(tenant)
         key = _key_of(tenant, key_id) if key_id is not None else None
@@ -89,9 +93,10 @@ def set_limits(
             elif not rows.update(value=value, is_self_set=is_self_service):
                 named = {"tenant": tenant, "key": key, "model": model or "", "kind": kind}
                 Limit.unscoped.create(**named, value=value, is_self_set=is_self_service)
-        if time_zone is not None:
+        if time_zone is not None and time_zone != tenant.time_zone:
             tenant.time_zone = time_zone
             tenant.save(update_fields=["time_zone"])
+            rebuild_days(tenant_id=tenant.id, time_zone=time_zone)
         terms = _tell(tenant, before, action="tenant.set_limits", actor=actor)
         if LimitKind.BUDGET in limits or time_zone is not None:
             tell_month(tenant.id, tenant.time_zone)
@@ -165,6 +170,7 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "time_zone": terms.time_zone,
         "default_max_tokens": terms.default_max_tokens,
         "salt_per_key": terms.salt_per_key,
+        "discount_percent": terms.discount_percent,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)

@@ -43,7 +43,7 @@ def test_a_record_has_its_full_shape() -> None:
     assert str(record.tenant_id) == TENANT_ID
     assert record.started_at == datetime.fromtimestamp(1_800_000_000, UTC)
     assert record.ended_at == datetime.fromtimestamp(1_800_000_001, UTC)
-    assert record.amount_micros is None
+    assert record.amount_picos is None
 
 
 def test_a_request_is_recorded_once_and_what_is_there_stays() -> None:

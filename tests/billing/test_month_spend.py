@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from billing.errors import UsageRefused
 from billing.models import MonthSpend, UsageRecord
-from billing.selectors import spent_micros
+from billing.selectors import spent_picos
 from billing.services.ledger import UsageDraft, record_usage
 from inference.models import ControlChange, Model
 from inference.services import control
@@ -27,9 +27,9 @@ def acme() -> Tenant:
 
 
 def priced(
-    request_id: str, tenant: Tenant, amount_micros: int | None = 10, end_state: str = "done", **others: Any
+    request_id: str, tenant: Tenant, amount_picos: int | None = 10, end_state: str = "done", **others: Any
 ) -> UsageDraft:
-    fields = {"tenant_id": str(tenant.id), "amount_micros": amount_micros, "price_version": "3"} | others
+    fields = {"tenant_id": str(tenant.id), "amount_picos": amount_picos, "price_version": "3"} | others
     return draft(request_id, end_state, **fields)
 
 
@@ -38,7 +38,7 @@ def at(*parts: int) -> float:
 
 
 def months(tenant: Tenant) -> dict[str, int]:
-    return dict(MonthSpend.objects.filter(tenant_id=tenant.id, key_id="", model="").values_list("month", "amount_micros"))
+    return dict(MonthSpend.objects.filter(tenant_id=tenant.id, key_id="", model="").values_list("month", "amount_picos"))
 
 
 def told(tenant: Tenant) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def test_amounts_are_recorded_and_add_up_in_the_month_the_request_ended_in(acme:
         ]
     )
     assert months(acme) == {"2026-11": 10, "2026-12": 12}
-    assert spent_micros(acme.id, "2026-12") == 12
+    assert spent_picos(acme.id, "2026-12") == 12
     record = UsageRecord.objects.get(request_id="a")
-    assert (record.amount_micros, record.price_version) == (10, "3")
+    assert (record.amount_picos, record.price_version) == (10, "3")
 
 
 def test_the_month_is_that_of_the_tenants_time_zone(acme: Tenant) -> None:
@@ -105,8 +105,8 @@ def test_each_change_is_told_to_the_data_plane_with_the_end_of_the_month(acme: T
     record_usage(drafts=[priced("b", acme, ended_at_s=at(2026, 12, 6)), priced("c", acme, ended_at_s=at(2026, 11, 6))])
     rows = ControlChange.objects.filter(kind="month", key=str(acme.id)).order_by("id").values_list("payload", flat=True)
     assert list(rows) == [
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 10, "keys": {}, "models": {}},
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_micros": 20, "keys": {}, "models": {}},
+        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_picos": "10", "keys": {}, "models": {}},
+        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_picos": "20", "keys": {}, "models": {}},
     ]
     record_usage(drafts=[priced("free", acme, 0)])
     assert len(rows.all()) == 2, "nothing is told when nothing was spent"
@@ -123,12 +123,12 @@ def test_keys_and_models_have_months_of_their_own_and_those_with_a_budget_are_to
             priced("c", acme, 4, key_id="other", model="tiny", ended_at_s=now_s),
         ]
     )
-    assert told(acme)["spent_micros"] == 7
+    assert told(acme)["spent_picos"] == "7"
     set_limits(tenant=acme, key_id=key.id, limits={LimitKind.BUDGET: 100}, actor="test")
     set_limits(tenant=acme, model="tiny", limits={LimitKind.BUDGET: 100}, actor="test")
-    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: 3}, {"tiny": 5})
+    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: "3"}, {"tiny": "5"})
     record_usage(drafts=[priced("d", acme, 8, key_id=key.id, model="big", ended_at_s=now_s)])
-    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: 11}, {"tiny": 5})
+    assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: "11"}, {"tiny": "5"})
 
 
 def test_rows_of_a_figure_go_once_they_were_replaced_a_while_ago(acme: Tenant) -> None:
@@ -151,8 +151,8 @@ def test_two_who_write_the_same_requests_at_once_add_each_once(acme: Tenant, los
         try:
             for start in range(0, 100, 10):
                 ids = list(range(start, start + 10))[::order]
-                amount_micros, end_state = (10, "done") if order > 0 else (lost_micros, "gateway_lost")
-                record_usage(drafts=[priced(f"r{number}", acme, amount_micros, end_state) for number in ids])
+                amount_picos, end_state = (10, "done") if order > 0 else (lost_micros, "gateway_lost")
+                record_usage(drafts=[priced(f"r{number}", acme, amount_picos, end_state) for number in ids])
         except DatabaseError as error:
             errors.append(error)
         finally:

@@ -103,11 +103,11 @@ def test_groups_and_filters(granularity: str) -> None:
 @pytest.mark.parametrize("granularity", ["minute", "hour", "day"])
 def test_every_figure_is_the_ledgers(granularity: str) -> None:
     when = at("2026-11-01 10:00")
-    used(when, prompt_tokens=10, cached_tokens=4, completion_tokens=5, amount_micros=7, ttft_ms=100)
-    used(when, prompt_tokens=1, end_state="engine_error", ttft_ms=None, amount_micros=None)
+    used(when, prompt_tokens=10, cached_tokens=4, completion_tokens=5, amount_picos=7, ttft_ms=100)
+    used(when, prompt_tokens=1, end_state="engine_error", ttft_ms=None, amount_picos=None)
     used(when, prompt_tokens=2, end_state="client_gone_after_first_token", ttft_ms=300)
     totals = series(at("2026-11-01"), at("2026-11-02"), granularity).totals()
-    names = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "amount_micros", "ttft_count")
+    names = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "amount_picos", "ttft_count")
     assert [totals[name] for name in names] == [3, 1, 13, 4, 5, 7, 2]
     assert (totals["ttft_ms_mean"], totals["ttft_ms_p50"]) == (200.0, 100.0)
     assert 200 < totals["ttft_ms_p95"] <= 400

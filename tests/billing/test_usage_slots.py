@@ -1,9 +1,11 @@
-"""Quarters and hours always say what the ledger says, whatever comes in which order, twice or instead of something else."""
+"""Quarters, hours and days always say what the ledger says, whatever comes in which order, twice or replaced."""
 
 import threading
 from collections import defaultdict
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, time
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
@@ -11,44 +13,72 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from billing.models import TTFT_BUCKETS, UsageHour, UsageQuarter, UsageRecord
+from billing.models import TTFT_BUCKETS, Adjustment, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
 from billing.services.ledger import UsageDraft, record_usage
-from billing.services.usage_slots import SLOTS, SUCCESSES, SUMS, bucket_of
+from billing.services.usage_slots import HOUR_S, QUARTER_S, SUCCESSES, SUMS, bucket_of
+from tenants.models import Tenant
 from tests.inference.gateway.usage_drafts import draft
 
 OTHER_TENANT = "99999999-9999-4999-8999-999999999999"
 
 
-def from_ledger(width_s: int) -> dict[Any, dict[str, int]]:
+def quarter(at: datetime, _tenant_id: str) -> float:
+    return int(at.timestamp()) // QUARTER_S * QUARTER_S
+
+
+def hour(at: datetime, _tenant_id: str) -> float:
+    return int(at.timestamp()) // HOUR_S * HOUR_S
+
+
+def day(at: datetime, tenant_id: str) -> float:
+    """Of the tenant's own calendar."""
+    zone = Tenant.objects.filter(id=tenant_id).values_list("time_zone", flat=True).first() or "UTC"
+    return datetime.combine(at.astimezone(ZoneInfo(zone)).date(), time(), ZoneInfo(zone)).timestamp()
+
+
+SLOTS: tuple[tuple[type[UsageSlot], Callable[[datetime, str], float]], ...] = (
+    (UsageQuarter, quarter),
+    (UsageHour, hour),
+    (UsageDay, day),
+)
+
+
+def from_ledger(start_of: Callable[[datetime, str], float]) -> dict[Any, dict[str, int]]:
     """The ledger added up the slow way."""
     sums: dict[Any, dict[str, int]] = defaultdict(lambda: dict.fromkeys(SUMS, 0))
     for record in UsageRecord.objects.all():
-        start = int(record.ended_at.timestamp()) // width_s * width_s
-        into = sums[str(record.tenant_id), start, record.key_id, record.member_id or 0, record.model, record.tier]
+        into = sums[_group(record, start_of(record.ended_at, str(record.tenant_id)))]
         into["requests"] += 1
         into["errors"] += record.end_state not in SUCCESSES
-        into["amount_micros"] += record.amount_micros or 0
+        into["amount_picos"] += record.amount_picos or 0
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
             into[name] += getattr(record, name)
         if record.ttft_ms is not None:
             into["ttft_count"] += 1
             into["ttft_ms_sum"] += record.ttft_ms
             into[bucket_of(record.ttft_ms)] += 1
+    for adjustment in Adjustment.objects.all():
+        into = sums[_group(adjustment, start_of(adjustment.usage_at, str(adjustment.tenant_id)))]
+        into["amount_picos"] += adjustment.amount_picos
     return dict(sums)
 
 
-def from_table(model: type[UsageQuarter] | type[UsageHour]) -> dict[Any, dict[str, int]]:
+def _group(row: Any, starts_s: float) -> tuple[Any, ...]:
+    return str(row.tenant_id), starts_s, row.key_id, row.member_id or 0, row.model, row.version, row.tier
+
+
+def from_table(model: type[UsageSlot]) -> dict[Any, dict[str, int]]:
     found = {}
     for row in model._default_manager.all():
-        key = (str(row.tenant_id), int(row.starts_at.timestamp()), row.key_id, row.member_id, row.model, row.tier)
+        key = _group(row, row.starts_at.timestamp())
         assert key not in found
         found[key] = {name: getattr(row, name) for name in SUMS}
     return {key: sums for key, sums in found.items() if any(sums.values())}
 
 
 def assert_equal() -> None:
-    for model, width_s in SLOTS:
-        assert from_table(model) == from_ledger(width_s)
+    for model, start_of in SLOTS:
+        assert from_table(model) == from_ledger(start_of)
 
 
 drafts = st.builds(
@@ -59,13 +89,14 @@ drafts = st.builds(
     key_id=st.sampled_from(["k1", "k2"]),
     member_id=st.sampled_from([None, 7]),
     model=st.sampled_from(["m", "n"]),
+    version=st.sampled_from(["", "v1"]),
     tier=st.sampled_from(["standard", "batch"]),
     ended_at_s=st.sampled_from([1_800_000_000.0, 1_800_000_899.9, 1_800_000_900.0, 1_800_090_000.0]),
     prompt_tokens=st.integers(0, 50),
     cached_tokens=st.integers(0, 9),
     completion_tokens=st.integers(0, 50),
     ttft_ms=st.sampled_from([None, 0, 50, 51, 12_800, 99_999]),
-    amount_micros=st.sampled_from([None, 0, 17]),
+    amount_picos=st.sampled_from([None, 0, 17]),
 )
 
 
@@ -106,7 +137,7 @@ def test_each_first_token_is_in_one_bucket(ttft_ms: int, bucket: str) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_two_that_carry_the_same_records_at_once_add_them_once() -> None:
     """Free ones too: no month's row stands between the two writers then."""
-    batch = [draft(f"r{number}", "done", prompt_tokens=3, amount_micros=None) for number in range(40)]
+    batch = [draft(f"r{number}", "done", prompt_tokens=3, amount_picos=None) for number in range(40)]
     errors: list[BaseException] = []
 
     def carry() -> None:

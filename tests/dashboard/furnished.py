@@ -126,7 +126,7 @@ def _use(tenant: Tenant, owner: User, key_ids: list[str], number: int) -> None:
                 finish_reason="stop" if end == "done" else "",
                 attempts=1,
                 route_reason="soonest",
-                amount_micros=prompt * 2 + output * 6,
+                amount_picos=(prompt * 2 + output * 6) * 1_000_000,
                 price_version="1",
                 gateway="g",
                 started_at_s=ended_s - 2,

@@ -155,17 +155,16 @@ def test_an_overlap_never_prolongs_a_key(acme: Tenant) -> None:
 
 def test_b32_rotating_does_not_fill_a_monthly_cap_again(acme: Tenant) -> None:
     def spend(request_id: str, key: ApiKey) -> dict[str, int]:
-        record_usage(drafts=[draft(request_id, "done", tenant_id=str(acme.id), key_id=key.id, amount_micros=40)])
+        record_usage(drafts=[draft(request_id, "done", tenant_id=str(acme.id), key_id=key.id, amount_picos=40)])
         payload = ControlChange.objects.filter(kind="month", key=str(acme.id)).latest("id").payload
         assert payload is not None
-        found: dict[str, int] = payload["keys"]
-        return found
+        return {name: int(picos) for name, picos in payload["keys"].items()}
 
     old = issue_api_key(tenant=acme, name="ci", actor="test", limits={LimitKind.BUDGET: 100}).key
     assert spend("r1", old) == {old.id: 40}
     new = rotate_api_key(tenant=acme, key_id=old.id, overlap_h=24, actor="user:ann").key
     told_month = ControlChange.objects.filter(kind="month", key=str(acme.id)).latest("id").payload
-    assert told_month is not None and told_month["keys"] == {old.id: 40, new.id: 40}
+    assert told_month is not None and told_month["keys"] == {old.id: "40", new.id: "40"}
     assert spend("r2", old) == {old.id: 80, new.id: 80}
     assert spend("r3", new) == {old.id: 80, new.id: 120}
     newest = rotate_api_key(tenant=acme, key_id=new.id, overlap_h=0, actor="user:ann").key

@@ -444,7 +444,7 @@ def test_budgets_are_told_at_half_at_four_fifths_and_when_spent(acme: Tenant) ->
                     tenant_id=str(acme.id),
                     key_id=key.id,
                     ended_at_s=at.timestamp(),
-                    amount_micros=micros,
+                    amount_picos=micros * 1_000_000,
                 )
             ]
         )
@@ -460,7 +460,7 @@ def test_what_a_rotated_key_spent_counts_for_its_successor(acme: Tenant) -> None
     endpoint(acme)
     at = datetime(2026, 11, 15, 12, tzinfo=UTC)
     key = issue_api_key(tenant=acme, name="ci", actor="test", limits={LimitKind.BUDGET: 1000}).key
-    spent = {"tenant_id": str(acme.id), "key_id": key.id, "ended_at_s": at.timestamp(), "amount_micros": 600}
+    spent = {"tenant_id": str(acme.id), "key_id": key.id, "ended_at_s": at.timestamp(), "amount_picos": 600_000_000}
     record_usage(drafts=[draft("r1", "done", **spent)])
     new = rotate_api_key(tenant=acme, key_id=key.id, overlap_h=0, actor="test").key
     raise_budget_alerts(at)
@@ -471,7 +471,7 @@ def test_a_raised_budget_is_told_anew(acme: Tenant) -> None:
     endpoint(acme)
     at = datetime(2026, 11, 15, 12, tzinfo=UTC)
     set_limits(tenant=acme, limits={LimitKind.BUDGET: 100}, actor="test")
-    record_usage(drafts=[draft("r1", "done", tenant_id=str(acme.id), ended_at_s=at.timestamp(), amount_micros=100)])
+    record_usage(drafts=[draft("r1", "done", tenant_id=str(acme.id), ended_at_s=at.timestamp(), amount_picos=100_000_000)])
     assert raise_budget_alerts(at) == 3
     set_limits(tenant=acme, limits={LimitKind.BUDGET: 200}, actor="test")
     assert raise_budget_alerts(at) == 1

@@ -24,7 +24,7 @@ class Command(HeadwayCommand):
         parser.add_argument("--weight", help="its tenants' share of a busy pool, against others of the tier (1)")
         parser.add_argument("--tier-ceiling", help=f"the most urgent tier its tenants get: {', '.join(Tier.values)}")
         parser.add_argument("--max-tokens", metavar="N", help="for requests that name none; none: the room that is left")
-        parser.add_argument("--discount-percent", type=int, help="off the list price, when it is billed (0 to 100)")
+        parser.add_argument("--discount-percent", type=int, help="off the list price of every token (0 to 100)")
         for name, words in _TRUTHS.items():
             parser.add_argument(f"--{name.replace('_', '-')}", choices=["yes", "no"], help=words)
         add_limit_options(parser)

@@ -10,7 +10,7 @@ import pytest
 
 from headway.errors import HeadwayError
 from inference.dispatch.dispatcher import Grant
-from inference.policy.decisions import Ending, Tier, TokenPrice, Usage
+from inference.policy.decisions import PICOS_A_MICRO, Ending, Tier, TokenPrice, Usage
 from tests.inference.dispatch.cell import Cell, Gateway, terms, until
 
 LIMITS = {
@@ -19,7 +19,7 @@ LIMITS = {
     "concurrent_requests": 9,
     "monthly_budget": 50_000,
 }
-PRICE = TokenPrice(output_micros=1_000_000)
+PRICE = TokenPrice(output_picos=1_000_000)
 
 
 class Clients:
@@ -59,7 +59,7 @@ class Clients:
             name = self.rng.choice(sorted(self.grants))
             grant = self.grants.pop(name)
             made = self.rng.randrange(grant.decision.max_tokens + 1)
-            self.gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, made, made))
+            self.gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, made, made * PICOS_A_MICRO))
 
     def _fail(self) -> None:
         """An attempt ends, and it asks again, now or never."""
@@ -93,7 +93,7 @@ class Clients:
             self.gateway.dispatcher.settle(name, Ending.NEUTRAL, Usage())
         for name in list(self.grants):
             self.grants.pop(name)
-            self.gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 1, 1))
+            self.gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 1, 1 * PICOS_A_MICRO))
 
 
 def agrees(cell: Cell, gateways: list[Gateway]) -> bool:

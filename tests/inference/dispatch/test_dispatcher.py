@@ -169,7 +169,7 @@ async def test_b36_what_is_left_falls_by_what_was_used(make: Callable[..., Rig])
 
 async def test_b32_a_spent_budget_is_no_rate_limit_and_is_not_retried(make: Callable[..., Rig]) -> None:
     rig = make(terms(monthly_budget=1_000_000))
-    price = TokenPrice(output_micros=1_000_000 * 1_000_000)  # a dollar a token
+    price = TokenPrice(output_picos=1_000_000 * 1_000_000)  # a dollar a token
     with pytest.raises(QuotaSpent) as refused:
         await rig.dispatcher.submit(rig.ask(max_tokens=2, price=price))
     error = refused.value

@@ -12,12 +12,12 @@ from billing.services.ledger import UsageDraft, record_usage
 from headway.clock import FakeClock
 from inference.dispatch.lost_records import LostRecords
 from inference.gateway.drain import LedgerAway, LedgerWriter
-from inference.policy.decisions import Ending, TokenPrice, Usage
+from inference.policy.decisions import PICOS_A_MICRO, Ending, TokenPrice, Usage
 from tests.fakes.gateway import ACME
 from tests.inference.dispatch.cell import Cell, Gateway, terms, until
 from tests.inference.gateway.usage_drafts import MemoryLedger, draft
 
-PRICE = TokenPrice(input_micros=5_000_000, output_micros=2_000_000)
+PRICE = TokenPrice(input_picos=5_000_000, output_picos=2_000_000)
 
 
 class Kept:
@@ -78,19 +78,19 @@ async def test_open_requests_are_settled_by_the_last_report_and_ended_ones_by_th
     await begun(cell, gateway, "r3", 4)
     await heard(cell, gateway)
     tokens["made"] = 8
-    gateway.dispatcher.settle("r3", Ending.WELL, Usage(10, 0, 5, 60), draft("r3", "done", completion_tokens=5))
+    gateway.dispatcher.settle("r3", Ending.WELL, Usage(10, 0, 5, 60 * PICOS_A_MICRO), draft("r3", "done", completion_tokens=5))
     await heard(cell, gateway)
     gateway.die()
     await until(lambda: "g" in kept.drafts)
     assert {
-        (each.request_id, each.end_state, each.usage_source, each.prompt_tokens, each.completion_tokens, each.amount_micros)
+        (each.request_id, each.end_state, each.usage_source, each.prompt_tokens, each.completion_tokens, each.amount_picos)
         for each in kept.drafts["g"]
-    } == {("r1", "gateway_lost", "partial", 10, 8, 16), ("r3", "done", "none", 0, 5, None)}
+    } == {("r1", "gateway_lost", "partial", 10, 8, 16 * PICOS_A_MICRO), ("r3", "done", "none", 0, 5, None)}
     snapshot = cell.host.snapshot()
     assert (snapshot.in_flight, snapshot.limits.open) == (0, 0)
-    assert snapshot.limits.unacknowledged_micros == 60 + 16, "as the ledger will have it"
+    assert snapshot.limits.unacknowledged_picos == (60 + 16) * PICOS_A_MICRO, "as the ledger will have it"
     kept.written["g"]()
-    await until(lambda: cell.host.snapshot().limits.unacknowledged_micros == 60)
+    await until(lambda: cell.host.snapshot().limits.unacknowledged_picos == 60 * PICOS_A_MICRO)
 
 
 async def test_a_record_is_told_once_and_then_only_how_far_it_is(cell: Cell) -> None:
@@ -119,7 +119,7 @@ async def test_what_the_ledger_has_is_kept_no_longer(cell: Cell) -> None:
     gateway = await cell.gateway("g")
     for name in ("r1", "r2"):
         await begun(cell, gateway, name, 1)
-        gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 5, 60), draft(name, "done"))
+        gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 5, 60 * PICOS_A_MICRO), draft(name, "done"))
     gateway.link.acknowledged(["r1"])
     await heard(cell, gateway)
     gateway.die()
@@ -132,7 +132,7 @@ async def test_the_next_dispatcher_is_told_all_of_it_again(cell: Cell) -> None:
     gateway = await cell.gateway("g")
     await begun(cell, gateway, "r1", 3)
     await begun(cell, gateway, "r2", 1)
-    gateway.dispatcher.settle("r2", Ending.WELL, Usage(10, 0, 5, 60), draft("r2", "done"))
+    gateway.dispatcher.settle("r2", Ending.WELL, Usage(10, 0, 5, 60 * PICOS_A_MICRO), draft("r2", "done"))
     await heard(cell, gateway)
     cell.kill()
     second = await serve(cell, 2, known=("g",))

@@ -12,7 +12,7 @@ from headway.errors import HeadwayError
 from inference.dispatch.dispatcher import Grant
 from inference.errors import NoReplicaReady, QueueFull, QuotaSpent, RateLimited
 from inference.gateway.state import Change
-from inference.policy.decisions import Ending, Queued, TokenPrice, Usage
+from inference.policy.decisions import PICOS_A_MICRO, Ending, Queued, TokenPrice, Usage
 from tests.fakes.gateway import ACME
 from tests.inference.dispatch.cell import Cell, Gateway, terms, until
 
@@ -72,7 +72,7 @@ async def test_b37_a_token_limit_is_charged_at_admission_over_all_gateways(make:
 
 
 async def test_b56_a_budget_is_one_whichever_gateway_is_restarted(make: Make) -> None:
-    price = TokenPrice(input_micros=0, output_micros=1_000_000)
+    price = TokenPrice(input_picos=0, output_picos=1_000_000)
     cell = make(terms(monthly_budget=10), slots=100)
     await cell.serve()
     passed = 0
@@ -83,7 +83,7 @@ async def test_b56_a_budget_is_one_whichever_gateway_is_restarted(make: Make) ->
             results = await submit(gateway, cell.ask(name, max_tokens=1, price=price))
             if granted(results):
                 passed += 1
-                gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 1, 1))
+                gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 1, 1 * PICOS_A_MICRO))
             else:
                 assert isinstance(results[0], QuotaSpent)
         await until(lambda: not cell.host.snapshot().in_flight)
@@ -125,7 +125,7 @@ async def test_a_gateways_death_frees_its_slots_at_once_and_keeps_what_it_told_o
 
 async def test_after_a_takeover_every_counter_is_what_it_was(make: Make) -> None:
     limits = {"requests_per_minute": 100, "output_tokens_per_minute": 2000, "concurrent_requests": 4, "monthly_budget": 500}
-    price = TokenPrice(output_micros=1_000_000)
+    price = TokenPrice(output_picos=1_000_000)
     cell = make(terms(**limits), slots=3, replicas=2)
     await cell.serve(1)
     a, b = await cell.gateway("a"), await cell.gateway("b")
@@ -135,7 +135,7 @@ async def test_after_a_takeover_every_counter_is_what_it_was(make: Make) -> None
         asyncio.create_task(gateway.dispatcher.submit(cell.ask(name, price=price))) for gateway, name in ((a, "a3"), (b, "b1"))
     ]
     await until(lambda: cell.host.snapshot().queued == 2)
-    a.dispatcher.settle("a0", Ending.WELL, Usage(10, 0, 5, 5))
+    a.dispatcher.settle("a0", Ending.WELL, Usage(10, 0, 5, 5 * PICOS_A_MICRO))
     await until(lambda: cell.host.snapshot().queued == 1)
     grants[1].give_back(Ending.FAILED)
     await until(lambda: cell.host.snapshot().away == 1)
@@ -152,11 +152,11 @@ async def test_after_a_takeover_every_counter_is_what_it_was(make: Make) -> None
 
     assert before == after
     assert (a.link.highest_epoch, b.link.highest_epoch) == (2, 2)
-    b.dispatcher.settle("b0", Ending.WELL, Usage(10, 0, 5, 5))
+    b.dispatcher.settle("b0", Ending.WELL, Usage(10, 0, 5, 5 * PICOS_A_MICRO))
     assert (await again).decision.id == "a1"
     for gateway, names in ((a, ("a1", "a2", "a3")), (b, ("b1",))):
         for name in names:
-            gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 5, 5))
+            gateway.dispatcher.settle(name, Ending.WELL, Usage(10, 0, 5, 5 * PICOS_A_MICRO))
     await until(lambda: not cell.host.snapshot().in_flight)
     ended = cell.counters()
     assert ended["limits.open"] == 0 and ended["leaked_slots"] == 0

@@ -21,7 +21,7 @@ from headway.home import Home
 from inference.dispatch.address import Address, parse_address
 from inference.dispatch.visitor import look_at
 from inference.gateway.state import Change, ControlState
-from inference.policy.decisions import Ask, Ending, TokenPrice, Usage
+from inference.policy.decisions import PICOS_A_MICRO, Ask, Ending, TokenPrice, Usage
 from tests.fakes.gateway import ACME, model_changes
 from tests.inference.dispatch.cell import SECRET, Gateway, terms, until
 
@@ -137,7 +137,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 
 
 def ask(request_id: str) -> Ask:
-    price = TokenPrice(output_micros=1_000_000)
+    price = TokenPrice(output_picos=1_000_000)
     return Ask(request_id, "m", ACME, "k1", prompt_tokens=10, max_tokens=20, price=price)
 
 
@@ -154,7 +154,7 @@ async def test_a_kill_of_the_active_is_a_takeover_within_two_seconds_and_changes
     await b.dispatcher.submit(ask("b1"))
     waiting = [asyncio.create_task(gateway.dispatcher.submit(ask(f"w{number}"))) for number, gateway in enumerate((a, b))]
     await machine.seen(queued=2)
-    a.dispatcher.settle("a0", Ending.WELL, Usage(10, 0, 7, 7))
+    a.dispatcher.settle("a0", Ending.WELL, Usage(10, 0, 7, 7 * PICOS_A_MICRO))
     before = await machine.seen(queued=1, in_flight=6)
     assert before["epoch"] == 1
 
@@ -171,10 +171,12 @@ async def test_a_kill_of_the_active_is_a_takeover_within_two_seconds_and_changes
     running = list(a.dispatcher.running) + list(b.dispatcher.running)
     assert sum(task.done() for task in waiting) == 1 and len(running) == 6
     for name in running:
-        (a if name in a.dispatcher.running else b).dispatcher.settle(name, Ending.WELL, Usage(10, 0, 7, 7))
+        (a if name in a.dispatcher.running else b).dispatcher.settle(name, Ending.WELL, Usage(10, 0, 7, 7 * PICOS_A_MICRO))
     for task in waiting:
         grant = await task
-        (a if grant.decision.id == "w0" else b).dispatcher.settle(grant.decision.id, Ending.WELL, Usage(10, 0, 7, 7))
+        (a if grant.decision.id == "w0" else b).dispatcher.settle(
+            grant.decision.id, Ending.WELL, Usage(10, 0, 7, 7 * PICOS_A_MICRO)
+        )
     ended = await machine.seen(in_flight=0, queued=0)
     uses = {use["kind"]: (use["used"], use["reserved"]) for use in ended["limits"]["in_use"]}
     assert uses == {"requests_per_minute": (8, 0), "output_tokens_per_minute": (56, 0), "monthly_budget": (56, 0)}

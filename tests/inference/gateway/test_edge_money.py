@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headway.money import PICOS_A_MICRO
 from headway.months import month_of
 from inference.gateway.bad_keys import BadKeys, TooManyBadKeys, client_address
 from inference.gateway.parts import GatewayTunables
@@ -30,7 +31,8 @@ async def replica() -> Any:
 def month(spent_micros: int, id: int = 920, models: dict[str, int] | None = None) -> Change:  # noqa: A002
     """Of the month that runs, in UTC."""
     now = month_of(datetime.now(UTC), "UTC")
-    payload = {"month": now.name, "ends_at": now.ends_s, "spent_micros": spent_micros, "keys": {}, "models": models or {}}
+    payload: dict[str, Any] = {"month": now.name, "ends_at": now.ends_s, "spent_picos": f"{spent_micros}000000", "keys": {}}
+    payload["models"] = {name: f"{micros}000000" for name, micros in (models or {}).items()}
     return Change(id=id, kind="month", key=ACME, payload=payload)
 
 
@@ -45,12 +47,30 @@ async def test_b51_parallel_calls_never_overdraw_a_budget(replica: ScriptedRepli
     async with running_gateway(changes) as gateway:
         found = await statuses(gateway, 60)
         assert {200, 429} == set(found)
-        spent = sum(record.amount_micros or 0 for record in gateway.journal.closed)
+        spent = sum((record.amount_picos or 0) / PICOS_A_MICRO for record in gateway.journal.closed)
         assert spent <= 500
         while 200 in await statuses(gateway, 1):
             pass
-        spent = sum(record.amount_micros or 0 for record in gateway.journal.closed)
+        spent = sum((record.amount_picos or 0) / PICOS_A_MICRO for record in gateway.journal.closed)
         assert 500 - 13 * 20 < spent <= 500, "what was reserved and not used was given back"
+
+
+async def test_x12_a_plan_change_prices_what_comes_after_it_and_nothing_before(replica: ScriptedReplica) -> None:
+    changes = [*model_changes("m", [replica.url]), PRICED, terms()]
+    async with running_gateway(changes) as gateway:
+        assert (await gateway.post()).status_code == 200
+        plain = terms()
+        gateway.state.apply([Change(plain.id + 900, plain.kind, plain.key, {**(plain.payload or {}), "discount_percent": 25})])
+        answer = await gateway.post()
+        receipt = await gateway.http.get(f"/v1/requests/{answer.headers['x-request-id']}", headers=gateway.auth)
+        amounts = [(record.amount_picos, record.discount_percent) for record in gateway.journal.closed]
+    assert amounts == [(13 * PICOS_A_MICRO, 0), (9_750_000, 25)]
+    assert receipt.json()["cost"] == {
+        "price_version": "3",
+        "discount_percent": 25,
+        "amount_usd": "0.00000975",
+        "currency": "USD",
+    }
 
 
 async def test_b52_a_new_tenant_without_a_budget_gets_nothing_however_many_calls_come_first(replica: ScriptedReplica) -> None:
@@ -67,7 +87,7 @@ async def test_b53_the_counter_is_the_ledger_and_what_is_held_whatever_order_new
             assert (await gateway.post()).status_code == 200
             record = gateway.journal.closed[-1]
             news = [
-                partial(gateway.host.brain.acknowledged, ACME, record.amount_micros or 0, key=record.key_id, model="m"),
+                partial(gateway.host.brain.acknowledged, ACME, record.amount_picos or 0, key=record.key_id, model="m"),
                 partial(gateway.state.apply, [month(1_000 + 13 * (number + 1), id=930 + number)]),
             ]
             for tell in news if number % 2 else reversed(news):
@@ -178,4 +198,4 @@ async def test_b116_what_a_killed_replica_had_not_begun_is_answered_elsewhere_an
             go.set()
             assert {(await call).status_code for call in calls} == {200}
             assert len(gateway.journal.closed) == 20
-            assert {record.amount_micros for record in gateway.journal.closed} == {13}
+            assert {record.amount_picos for record in gateway.journal.closed} == {13 * PICOS_A_MICRO}

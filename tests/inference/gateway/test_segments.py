@@ -143,3 +143,22 @@ def test_a_durable_file_is_private_and_replaces_the_one_before(tmp_path: Path) -
     assert path.read_bytes() == b"two"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", ["open", "close"])
+def test_a_segment_of_the_release_before_says_its_amounts_in_micros(kind: str) -> None:
+    fields = msgspec.structs.asdict(draft("old", "done", price_version="3"))
+    del fields["amount_picos"], fields["discount_percent"]
+    payload = msgspec.msgpack.encode({"kind": kind, "draft": fields | {"amount_micros": 13}})
+    data = struct.pack(">II", len(payload), zlib.crc32(payload)) + payload + encode("close", draft("new", amount_picos=5))
+    parsed = parse(data, is_whole=True)
+    assert {each.request_id: each.amount_picos for each in (*parsed.opened, *parsed.closed)} == {"old": 13_000_000, "new": 5}
+    assert not parsed.bad
+
+
+def test_a_draft_of_the_release_before_that_had_no_price_still_has_none() -> None:
+    fields = msgspec.structs.asdict(draft("old", "done")) | {"amount_micros": None}
+    del fields["amount_picos"]
+    payload = msgspec.msgpack.encode({"kind": "close", "draft": fields})
+    (read,) = parse(struct.pack(">II", len(payload), zlib.crc32(payload)) + payload, is_whole=True).closed
+    assert read.amount_picos is None

@@ -1,7 +1,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from inference.gateway.state import Change, ControlState
+from inference.gateway.tenant_rows import net_price
 from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 from tests.inference.gateway.control_rows import gone, model_row, state_of
 
@@ -35,8 +38,8 @@ def price_row(change_id: int, *prices: tuple[str, int, int, float]) -> Change:
     return Change(change_id, "price", "m", {"prices": rows})
 
 
-def month_row(change_id: int, spent_micros: int = 7, tenant_id: str = "t1", **changes: Any) -> Change:
-    payload = {"month": "2026-11", "ends_at": 9.0, "spent_micros": spent_micros}
+def month_row(change_id: int, spent_picos: int = 7, tenant_id: str = "t1", **changes: Any) -> Change:
+    payload = {"month": "2026-11", "ends_at": 9.0, "spent_picos": str(spent_picos)}
     return Change(change_id, "month", tenant_id, payload | changes)
 
 
@@ -66,10 +69,15 @@ def test_a_limit_of_an_unknown_kind_is_left_out_and_the_others_hold() -> None:
 
 def test_terms_that_cannot_be_read_do_not_free_a_tenant_of_its_limits() -> None:
     state = state_of(terms_row(1), terms_row(2, tier_ceiling="urgent"), terms_row(3, limits=None), month_row(4))
-    state.apply([Change(5, "month", "t1", {"spent_micros": "x"})])
+    state.apply(
+        [
+            Change(5, "month", "t1", {"month": "2026-11", "ends_at": 9.0, "spent_picos": "x"}),
+            Change(6, "month", "t1", {"month": "2026-11", "ends_at": 9.0}),
+        ]
+    )
     assert state.terms("t1").limits
-    assert state.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 7
-    assert state.applied_change_id == 5
+    assert state.spend("t1", now_s=NOVEMBER_S)[0].spent_picos == 7
+    assert state.applied_change_id == 6
     assert [change.id for change in state.rows()] == [1, 4]
 
 
@@ -105,7 +113,7 @@ def test_a_reload_tells_of_those_who_came_and_of_those_who_went() -> None:
     state.on_terms_changed(heard.append)
     state.reload([terms_row(1, "new")])
     assert frozenset().union(*heard) == {"old", "new"}
-    assert state.spend("old", now_s=NOVEMBER_S)[0].spent_micros == 0
+    assert state.spend("old", now_s=NOVEMBER_S)[0].spent_picos == 0
 
 
 def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
@@ -113,7 +121,7 @@ def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
     again = state_of(*state.rows())
     assert again.terms("t1") == state.terms("t1")
     assert again.price("m", "standard", now_s=1.0) == state.price("m", "standard", now_s=1.0)
-    assert again.spend("t1", now_s=NOVEMBER_S)[0].spent_micros == 9
+    assert again.spend("t1", now_s=NOVEMBER_S)[0].spent_picos == 9
 
 
 def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_budget() -> None:
@@ -121,7 +129,7 @@ def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_
         return {"scope": scope, "id": name, "kind": "monthly_budget", "value": 5}
 
     limits = [budget("tenant", "t1"), budget("key", "k1"), budget("model", "t1/org/tiny"), budget("model", "t1/big")]
-    state = state_of(terms_row(1, limits=limits), month_row(2, keys={"k1": 1, "k2": 2}, models={"org/tiny": 3}))
+    state = state_of(terms_row(1, limits=limits), month_row(2, keys={"k1": "1", "k2": "2"}, models={"org/tiny": "3"}))
     ends_s = datetime(2026, 11, 30, 15, tzinfo=UTC).timestamp()  # midnight in Tokyo
     scopes = [
         Scope(ScopeKind.TENANT, "t1"),
@@ -132,4 +140,29 @@ def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_
     assert state.spend("t1", now_s=NOVEMBER_S) == [
         (scope, spent, ends_s) for scope, spent in zip(scopes, (7, 1, 3, 0), strict=True)
     ]
-    assert [spend.spent_micros for spend in state.spend("t1", now_s=ends_s)] == [0, 0, 0, 0]
+    assert [spend.spent_picos for spend in state.spend("t1", now_s=ends_s)] == [0, 0, 0, 0]
+
+
+def test_a_month_that_the_release_before_told_is_in_micros() -> None:
+    limits = [{"scope": "key", "id": "k1", "kind": "monthly_budget", "value": 5}]
+    old = Change(2, "month", "t1", {"month": "2026-11", "ends_at": 9.0, "spent_micros": 7, "keys": {"k1": 1}, "models": {}})
+    state = state_of(terms_row(1, limits=limits), old)
+    assert [spend.spent_picos for spend in state.spend("t1", now_s=NOVEMBER_S)] == [7_000_000, 1_000_000]
+
+
+def test_a_month_may_be_more_than_64_bits_hold() -> None:
+    state = state_of(*state_of(terms_row(1), month_row(2, 10**25)).rows())
+    assert state.spend("t1", now_s=NOVEMBER_S)[0].spent_picos == 10**25
+
+
+@pytest.mark.parametrize(
+    ("picos", "percent", "net"),
+    [(10, 0, 10), (10, 25, 8), (10, 24, 8), (1, 50, 1), (1, 51, 0), (3, 100, 0), (250_000, 10, 225_000)],
+)
+def test_a_discount_is_in_the_unit_price_rounded_half_up(picos: int, percent: int, net: int) -> None:
+    assert net_price(TokenPrice(picos, picos, picos), percent) == TokenPrice(net, net, net)
+
+
+def test_a_discount_comes_with_the_terms() -> None:
+    assert state_of(terms_row(1, discount_percent=20)).facts("t1").discount_percent == 20
+    assert state_of(terms_row(1)).facts("t1").discount_percent == 0

@@ -773,7 +773,7 @@ class TestMoney:
         cell.brain.set_terms(
             TenantTerms("acme", limits=(Limit(Scope(ScopeKind.TENANT, "acme"), LimitKind.BUDGET, 10_000),)), 0.0
         )
-        price = TokenPrice(output_micros=1_000_000)
+        price = TokenPrice(output_picos=1_000_000)
         begun = cell.ask(price=price)
         cell.brain.progress(begun.id, 7, 0.0)
         cell.end(begun.id, Ending.FAILED, is_final=False)

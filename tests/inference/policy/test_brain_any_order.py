@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from inference.policy.brain import Brain
 from inference.policy.brain_tunables import BrainTunables, ParkingTunables, QueueTunables
 from inference.policy.decisions import (
+    PICOS_A_MICRO,
     Ask,
     Decision,
     Ending,
@@ -165,7 +166,7 @@ class BrainMachine(RuleBasedStateMachine):
             del self.running[name]
             self.to_park.discard(name)
             self.ended[name] = ending
-            usage = Usage(self.asks[name].prompt_tokens, 0, 30, 5)
+            usage = Usage(self.asks[name].prompt_tokens, 0, 30, 5 * PICOS_A_MICRO)
             self.take(self.brain.end(name, ending, usage, self.now_s))
             assert self.brain.end(name, ending, usage, self.now_s) == []
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from inference.policy.decisions import (
+    PICOS_A_MICRO,
     Ask,
     Limit,
     LimitHit,
@@ -21,7 +22,7 @@ KEY_1 = Scope(ScopeKind.KEY, "k1")
 KEY_2 = Scope(ScopeKind.KEY, "k2")
 TINY = Scope(ScopeKind.MODEL, "acme/tiny")
 RPM, TPM_IN, TPM_OUT = LimitKind.REQUESTS, LimitKind.INPUT_TOKENS, LimitKind.OUTPUT_TOKENS
-A_MICRO_A_TOKEN = TokenPrice(input_micros=1_000_000, cached_micros=100_000, output_micros=1_000_000)
+A_MICRO_A_TOKEN = TokenPrice(input_picos=1_000_000, cached_picos=100_000, output_picos=1_000_000)
 
 
 def limiter(*limits: tuple[Scope, LimitKind, int], tenant: str = "acme") -> Limiter:
@@ -177,8 +178,8 @@ def test_a_slot_outlives_its_settlement_until_it_is_given_back() -> None:
     assert passes(limits, ask("a"))
     limits.start("a")
     for _ in range(2):
-        limits.settle("a", Usage(amount_micros=5), 1.0)
-    assert limits.snapshot().unacknowledged_micros == 5
+        limits.settle("a", Usage(amount_picos=5 * PICOS_A_MICRO), 1.0)
+    assert limits.snapshot().unacknowledged_picos == 5 * PICOS_A_MICRO
     limits.check_invariants(1.0)
     assert limits.can_start(ask("b")) == ACME
     assert limits.stop("a") == [ACME]
@@ -191,9 +192,9 @@ def test_a_slot_outlives_its_settlement_until_it_is_given_back() -> None:
 
 def test_a_budget_counts_spent_settled_and_open() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_micros=500, ends_s=1e6, now_s=0.0)
+    limits.set_month("acme", spent_picos=500 * PICOS_A_MICRO, ends_s=1e6, now_s=0.0)
     assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
-    limits.settle("a", Usage(100, 0, 50, amount_micros=150), 1.0)
+    limits.settle("a", Usage(100, 0, 50, amount_picos=150 * PICOS_A_MICRO), 1.0)
     assert passes(limits, ask("b", 100, 100, price=A_MICRO_A_TOKEN), 1.0)
     hit = hit_of(limits, ask("c", 100, 51, price=A_MICRO_A_TOKEN), 2.0)
     assert (hit.limit.kind, hit.used, hit.reserved, hit.asked) == (LimitKind.BUDGET, 650, 200, 151)
@@ -203,7 +204,7 @@ def test_a_budget_counts_spent_settled_and_open() -> None:
 
 def test_a_spent_budget_refuses_until_the_month_ends_exactly() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_micros=990, ends_s=5000.0, now_s=0.0)
+    limits.set_month("acme", spent_picos=990 * PICOS_A_MICRO, ends_s=5000.0, now_s=0.0)
     hit = hit_of(limits, ask("a", 10, 10, price=A_MICRO_A_TOKEN), 100.0)
     assert (hit.retry_after_s, hit.retry_kind) == (4900.0, RetryKind.EXACT)
     assert passes(limits, ask("a", 10, 10, price=A_MICRO_A_TOKEN), 5000.0)
@@ -212,41 +213,41 @@ def test_a_spent_budget_refuses_until_the_month_ends_exactly() -> None:
 
 def test_what_open_requests_hold_goes_over_into_the_next_month() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_micros=500, ends_s=5000.0, now_s=0.0)
+    limits.set_month("acme", spent_picos=500 * PICOS_A_MICRO, ends_s=5000.0, now_s=0.0)
     assert passes(limits, ask("open", 200, 200, price=A_MICRO_A_TOKEN), 100.0)
     hit = hit_of(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 100.0)
     assert (hit.retry_after_s, hit.retry_kind) == (4900.0, RetryKind.ESTIMATE)
     assert hit_of(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 5000.0).reserved == 400
-    limits.settle("open", Usage(amount_micros=300), 5000.0)
+    limits.settle("open", Usage(amount_picos=300 * PICOS_A_MICRO), 5000.0)
     assert passes(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 5000.0)
 
 
 @pytest.mark.parametrize("row_first", [True, False])
 def test_ledger_rows_and_acknowledgements_count_nothing_twice_in_any_order(row_first: bool) -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_micros=100, ends_s=1e6, now_s=0.0)
+    limits.set_month("acme", spent_picos=100 * PICOS_A_MICRO, ends_s=1e6, now_s=0.0)
     assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
-    limits.settle("a", Usage(amount_micros=200), 1.0)
+    limits.settle("a", Usage(amount_picos=200 * PICOS_A_MICRO), 1.0)
     if row_first:
-        limits.set_month("acme", spent_micros=300, ends_s=1e6, now_s=1.0)
-        limits.acknowledged("acme", 200)
+        limits.set_month("acme", spent_picos=300 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0)
+        limits.acknowledged("acme", 200 * PICOS_A_MICRO)
     else:
-        limits.acknowledged("acme", 200)
-        limits.set_month("acme", spent_micros=100, ends_s=1e6, now_s=1.0)
-        limits.set_month("acme", spent_micros=300, ends_s=1e6, now_s=1.0)
+        limits.acknowledged("acme", 200 * PICOS_A_MICRO)
+        limits.set_month("acme", spent_picos=100 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0)
+        limits.set_month("acme", spent_picos=300 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0)
     assert hit_of(limits, ask("b", 350, 351, price=A_MICRO_A_TOKEN), 2.0).used == 300
     assert passes(limits, ask("b", 350, 350, price=A_MICRO_A_TOKEN), 2.0)
 
 
 def test_a_key_is_given_a_budget_in_the_middle_of_the_month() -> None:
     limits = limiter()
-    limits.set_month("acme", spent_micros=5000, ends_s=1e6, now_s=0.0)
+    limits.set_month("acme", spent_picos=5000 * PICOS_A_MICRO, ends_s=1e6, now_s=0.0)
     for name in ("acknowledged", "not yet"):
         assert passes(limits, ask(name, 100, 100, price=A_MICRO_A_TOKEN), 1.0)
-        limits.settle(name, Usage(amount_micros=200), 1.0)
-    limits.acknowledged("acme", 200, key="k1", model="tiny")
+        limits.settle(name, Usage(amount_picos=200 * PICOS_A_MICRO), 1.0)
+    limits.acknowledged("acme", 200 * PICOS_A_MICRO, key="k1", model="tiny")
     limits.set_terms(TenantTerms("acme", limits=(Limit(KEY_1, LimitKind.BUDGET, 1000),)), 2.0)
-    limits.set_month("acme", spent_micros=500, ends_s=1e6, now_s=2.0, scope=KEY_1)
+    limits.set_month("acme", spent_picos=500 * PICOS_A_MICRO, ends_s=1e6, now_s=2.0, scope=KEY_1)
     assert hit_of(limits, ask("a", 200, 101, price=A_MICRO_A_TOKEN), 2.0).used == 700
     assert passes(limits, ask("a", 200, 100, price=A_MICRO_A_TOKEN), 2.0)
     assert passes(limits, ask("b", 200, 200, key="k2", price=A_MICRO_A_TOKEN), 2.0)
@@ -255,28 +256,28 @@ def test_a_key_is_given_a_budget_in_the_middle_of_the_month() -> None:
 def test_a_new_month_starts_from_nothing_and_an_old_row_is_not_believed() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
     month_s = 30 * 86_400.0
-    limits.set_month("acme", spent_micros=900, ends_s=month_s, now_s=0.0)
-    limits.set_month("acme", spent_micros=0, ends_s=2 * month_s, now_s=month_s)
-    limits.set_month("acme", spent_micros=950, ends_s=month_s, now_s=month_s)
+    limits.set_month("acme", spent_picos=900 * PICOS_A_MICRO, ends_s=month_s, now_s=0.0)
+    limits.set_month("acme", spent_picos=0, ends_s=2 * month_s, now_s=month_s)
+    limits.set_month("acme", spent_picos=950 * PICOS_A_MICRO, ends_s=month_s, now_s=month_s)
     assert passes(limits, ask("a", 500, 500, price=A_MICRO_A_TOKEN), month_s)
 
 
 def test_a_correction_replaces_what_was_counted() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_micros=900, ends_s=1e6, now_s=0.0)
-    limits.set_month("acme", spent_micros=400, ends_s=1e6, now_s=1.0)
+    limits.set_month("acme", spent_picos=900 * PICOS_A_MICRO, ends_s=1e6, now_s=0.0)
+    limits.set_month("acme", spent_picos=400 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0)
     hit_of(limits, ask("a", 300, 300, price=A_MICRO_A_TOKEN), 1.0)
-    limits.set_month("acme", spent_micros=400, ends_s=1e6, now_s=1.0, replaces=True)
+    limits.set_month("acme", spent_picos=400 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0, replaces=True)
     assert passes(limits, ask("a", 300, 300, price=A_MICRO_A_TOKEN), 1.0)
 
 
 def test_a_balance_is_never_overdrawn() -> None:
     limits = Limiter()
-    limits.set_balance("acme", 300)
+    limits.set_balance("acme", 300 * PICOS_A_MICRO)
     assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
     hit = hit_of(limits, ask("b", 100, 100, price=A_MICRO_A_TOKEN))
     assert (hit.limit.kind, hit.reserved, hit.retry_kind) == (LimitKind.BALANCE, 200, RetryKind.ESTIMATE)
-    limits.settle("a", Usage(amount_micros=120), 1.0)
+    limits.settle("a", Usage(amount_picos=120 * PICOS_A_MICRO), 1.0)
     assert hit_of(limits, ask("b", 100, 100, price=A_MICRO_A_TOKEN), 1.0).retry_kind is RetryKind.NEVER
     assert passes(limits, ask("b", 100, 80, price=A_MICRO_A_TOKEN), 1.0)
     limits.set_balance("acme", None)
@@ -294,7 +295,7 @@ def test_a_budget_shortens_what_may_be_shortened() -> None:
 
 def test_what_another_dispatcher_granted_counts_from_when_it_did() -> None:
     limits = limiter((ACME, RPM, 3), (ACME, LimitKind.CONCURRENCY, 1))
-    limits.set_month("acme", spent_micros=0, ends_s=1e6, now_s=100.0)
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=100.0)
     limits.restore(ask("open"), age_s=10.0, usage=None, is_running=True, now_s=100.0)
     limits.restore(ask("open 2"), age_s=200.0, usage=None, is_running=True, now_s=100.0)
     limits.restore(ask("done"), age_s=50.0, usage=Usage(5, 0, 5, 7), is_running=False, now_s=100.0)
@@ -302,7 +303,7 @@ def test_what_another_dispatcher_granted_counts_from_when_it_did() -> None:
     limits.restore(ask("known"), age_s=20.0, usage=Usage(5, 0, 5, 7), is_running=False, now_s=100.0, is_acknowledged=True)
     limits.check_invariants(100.0)
     state = limits.snapshot()
-    assert (state.open, state.running, state.overcommitted, state.unacknowledged_micros) == (2, 2, 1, 14)
+    assert (state.open, state.running, state.overcommitted, state.unacknowledged_picos) == (2, 2, 1, 14)
     assert hit_of(limits, ask("new"), 100.0).retry_after_s == 10.0
     assert limits.stop("open") == [], "still one too many"
     assert limits.stop("open 2") == [ACME]
@@ -403,3 +404,32 @@ def test_what_an_engine_made_too_much_is_told_and_counted() -> None:
     assert limits.snapshot().overruns == 1
     assert limits.rates("acme", "k1", "tiny", 1.0).remaining_tokens == 0, "never below nothing"
     hit_of(limits, ask("b", 1, 1), 1.0)
+
+
+def test_x11_a_budget_takes_as_many_calls_for_a_micro_dollar_and_a_half_as_it_pays_for() -> None:
+    """Rounded up each would cost two, and three of four would have to do."""
+    limits = limiter((ACME, LimitKind.BUDGET, 3_000))
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=0.0)
+    price = TokenPrice(output_picos=1_500_000)
+    for number in range(2_000):
+        assert passes(limits, ask(f"r{number}", 0, 1, price=price)), number
+        limits.settle(
+            f"r{number}", Usage(0, 0, 1, price.amount_picos(prompt_tokens=0, cached_tokens=0, completion_tokens=1)), 0.0
+        )
+    hit = hit_of(limits, ask("one more", 0, 1, price=price))
+    assert (hit.limit.value, hit.used, hit.reserved, hit.asked) == (3_000, 3_000, 0, 2)
+
+
+def test_x12_two_calls_are_reserved_and_settled_each_by_its_own_price() -> None:
+    limits = limiter((ACME, LimitKind.BUDGET, 100))
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=0.0)
+    old, new = TokenPrice(output_picos=1_000_000), TokenPrice(output_picos=2_500_000)
+    assert passes(limits, ask("before", 0, 10, price=old))
+    assert passes(limits, ask("after", 0, 10, price=new))
+    (use,) = limits.snapshot().limits
+    assert use.reserved == 10 + 25
+    limits.settle("before", Usage(0, 0, 3, 3 * old.output_picos), 1.0)
+    limits.settle("after", Usage(0, 0, 3, 3 * new.output_picos), 1.0)
+    (use,) = limits.snapshot().limits
+    assert (use.used, use.reserved) == (11, 0), "10.5, told in whole micro-dollars"
+    limits.check_invariants(1.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from inference.policy.decisions import (
+    PICOS_A_MICRO,
     Ask,
     Limit,
     LimitHit,
@@ -19,11 +20,12 @@ from inference.policy.decisions import (
     TenantTerms,
     TokenPrice,
     Usage,
+    micros_up,
 )
 from inference.policy.limits import Limiter
 
 TENANTS, KEYS, MODELS = ("t0", "t1"), ("k0", "k1"), ("m0", "m1")
-PRICE = TokenPrice(input_micros=2_000_000, cached_micros=500_000, output_micros=3_000_000)
+PRICE = TokenPrice(input_picos=2_000_003, cached_picos=500_001, output_picos=3_000_007)
 RATE_KINDS = (LimitKind.REQUESTS, LimitKind.INPUT_TOKENS, LimitKind.OUTPUT_TOKENS)
 ALL_SCOPES = [
     (tenant, Scope(kind, name))
@@ -44,7 +46,7 @@ class Charge:
     at_s: float
     tokens_in: int
     tokens_out: int
-    micros: int  # reserved while it is open, spent afterwards
+    picos: int  # reserved while it is open, spent afterwards
     is_open: bool = True
     is_running: bool = False
 
@@ -66,7 +68,7 @@ class LimiterMachine(RuleBasedStateMachine):
         self.overdrawn: set[tuple[str, Limit]] = set()
         self.month_ends_s = self.now_s + 400.0
         for tenant in TENANTS:
-            self.limiter.set_month(tenant, spent_micros=0, ends_s=self.month_ends_s, now_s=self.now_s)
+            self.limiter.set_month(tenant, spent_picos=0, ends_s=self.month_ends_s, now_s=self.now_s)
             self.change_limits(data, tenant)
 
     # The naive limiter
@@ -76,14 +78,27 @@ class LimiterMachine(RuleBasedStateMachine):
         if limit.kind is LimitKind.CONCURRENCY:
             return sum(charge.is_running for charge in charges)
         if limit.kind is LimitKind.BUDGET:
-            spent = self.spent[tenant] if at_s < self.month_ends_s else 0
-            return spent + sum(charge.micros for charge in charges if charge.is_open)
+            return sum(self.money(tenant, limit, at_s))
         return sum(charge.amount(limit.kind) for charge in charges if charge.at_s <= at_s < charge.at_s + 60.0)
+
+    def money(self, tenant: str, limit: Limit, at_s: float) -> tuple[int, int]:
+        """Spent and reserved."""
+        mine = [charge for charge in self.charges.values() if charge.is_of(tenant, limit.scope)]
+        return (
+            self.spent[tenant] if at_s < self.month_ends_s else 0,
+            sum(charge.picos for charge in mine if charge.is_open),
+        )
+
+    def told(self, tenant: str, limit: Limit) -> int:
+        """What is used and reserved of it, as people are told."""
+        if limit.kind is LimitKind.BUDGET:
+            return sum(map(micros_up, self.money(tenant, limit, self.now_s)))
+        return self.used(tenant, limit, self.now_s)
 
     def asked(self, ask: Ask, max_tokens: int, kind: LimitKind) -> int:
         prompt_tokens = max(1, ask.prompt_tokens)
         if kind is LimitKind.BUDGET:
-            return ask.price.at_most_micros(prompt_tokens=prompt_tokens, completion_tokens=max_tokens)
+            return ask.price.at_most_picos(prompt_tokens=prompt_tokens, completion_tokens=max_tokens)
         return {LimitKind.REQUESTS: 1, LimitKind.INPUT_TOKENS: prompt_tokens, LimitKind.OUTPUT_TOKENS: max_tokens}[kind]
 
     def limits_of(self, ask: Ask) -> list[Limit]:
@@ -93,7 +108,7 @@ class LimiterMachine(RuleBasedStateMachine):
 
     def fits(self, ask: Ask, max_tokens: int, at_s: float) -> bool:
         return all(
-            not (asked := self.asked(ask, max_tokens, limit.kind)) or self.used(ask.tenant, limit, at_s) + asked <= limit.value
+            not (asked := self.asked(ask, max_tokens, limit.kind)) or self.used(ask.tenant, limit, at_s) + asked <= _most(limit)
             for limit in self.limits_of(ask)
         )
 
@@ -162,7 +177,7 @@ class LimiterMachine(RuleBasedStateMachine):
             assert not self.fits(
                 ask, answer.asked if answer.limit.kind is LimitKind.OUTPUT_TOKENS else _least(ask, self), self.now_s
             )
-            used = self.used(ask.tenant, answer.limit, self.now_s)
+            used = self.told(ask.tenant, answer.limit)
             assert answer.used + answer.reserved == used
             assert used + answer.asked > answer.limit.value
             if answer.retry_kind is RetryKind.NEVER:
@@ -186,19 +201,19 @@ class LimiterMachine(RuleBasedStateMachine):
             return
         cached = data.draw(st.integers(0, charge.tokens_in))
         usage = Usage(
-            charge.tokens_in, cached, data.draw(st.integers(0, charge.tokens_out)), data.draw(st.integers(0, charge.micros))
+            charge.tokens_in, cached, data.draw(st.integers(0, charge.tokens_out)), data.draw(st.integers(0, charge.picos))
         )
         for _ in range(data.draw(st.integers(1, 2))):
             self.limiter.settle(charge.ask.id, usage, self.now_s)
         charge.tokens_in, charge.tokens_out = usage.prompt_tokens - cached, usage.completion_tokens
-        charge.is_open, charge.micros = False, 0
-        self.spent[charge.ask.tenant] += usage.amount_micros
+        charge.is_open, charge.picos = False, 0
+        self.spent[charge.ask.tenant] += usage.amount_picos
         if data.draw(st.booleans()):
-            self.limiter.acknowledged(charge.ask.tenant, usage.amount_micros)
+            self.limiter.acknowledged(charge.ask.tenant, usage.amount_picos)
         if data.draw(st.booleans()) and self.now_s < self.month_ends_s:
             tenant = charge.ask.tenant
             row = data.draw(st.integers(0, self.spent[tenant]))
-            self.limiter.set_month(tenant, spent_micros=row, ends_s=self.month_ends_s, now_s=self.now_s)
+            self.limiter.set_month(tenant, spent_picos=row, ends_s=self.month_ends_s, now_s=self.now_s)
 
     @rule(data=st.data())
     def undo(self, data: st.DataObject) -> None:
@@ -242,7 +257,7 @@ class LimiterMachine(RuleBasedStateMachine):
             self.spent = dict.fromkeys(TENANTS, 0)
             self.month_ends_s += 2_000_000.0
             for tenant in TENANTS:
-                self.limiter.set_month(tenant, spent_micros=0, ends_s=self.month_ends_s, now_s=self.now_s)
+                self.limiter.set_month(tenant, spent_picos=0, ends_s=self.month_ends_s, now_s=self.now_s)
 
     def some_open(self, data: st.DataObject) -> Charge | None:
         ids = [name for name, charge in self.charges.items() if charge.is_open]
@@ -269,9 +284,12 @@ class LimiterMachine(RuleBasedStateMachine):
             return
         self.limiter.check_invariants(self.now_s)
         told = Counter((use.limit, use.used + use.reserved) for use in self.limiter.snapshot().limits)
-        assert told == Counter(
-            (limit, self.used(tenant, limit, self.now_s)) for tenant, limits in self.limits.items() for limit in limits
-        )
+        assert told == Counter((limit, self.told(tenant, limit)) for tenant, limits in self.limits.items() for limit in limits)
+
+
+def _most(limit: Limit) -> int:
+    """Of money in pico-dollars, as the naive limiter counts."""
+    return limit.value * PICOS_A_MICRO if limit.kind is LimitKind.BUDGET else limit.value
 
 
 def _least(ask: Ask, machine: LimiterMachine) -> int:
