@@ -4,6 +4,7 @@ from allauth.account import views as account
 from django.urls import include, path
 
 from dashboard.accounts import limited
+from dashboard.once import made_once
 from dashboard.views import (
     audit,
     entrance,
@@ -27,7 +28,7 @@ urlpatterns = [
     path("invitations/<str:token>/", entrance.invitation, name="invitation"),
     # Before allauth's own: what strangers may post is limited by the address it comes from.
     path("accounts/login/", limited("login")(account.login)),
-    path("accounts/signup/", limited("signup")(account.signup)),
+    path("accounts/signup/", limited("signup")(made_once("account_email_verification_sent")(account.signup))),
     path("accounts/password/reset/", limited("reset")(account.password_reset)),
     path("accounts/confirm-email/", limited("confirm")(account.email_verification_sent)),
     path("accounts/", include("allauth.urls")),
