@@ -1,6 +1,11 @@
 """What pages keep for themselves."""
 
+from typing import Any, ClassVar
+
+from django.conf import settings
 from django.db import models
+
+from tenants.owned import TenantOwnedManager
 
 
 class FormClaim(models.Model):
@@ -11,3 +16,22 @@ class FormClaim(models.Model):
 
     def __str__(self) -> str:
         return self.nonce
+
+
+class SavedView(models.Model):
+    """A query of the usage page that a member keeps under a name. What is shown is the address's to say: this is a link."""
+
+    tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+")
+    member = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=60)
+    query = models.CharField(max_length=1000)
+    saved_at = models.DateTimeField(auto_now=True)
+
+    unscoped: ClassVar[models.Manager[Any]] = models.Manager()
+    objects = TenantOwnedManager()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "member", "name"), name="one_view_per_member_and_name"),)
+
+    def __str__(self) -> str:
+        return self.name

@@ -72,6 +72,7 @@ def client_for(acme: Furnished, form: Form) -> Client:
 
 def path_of(acme: Furnished, form: Form) -> str:
     invitation = Invitation.objects.for_tenant(acme.tenant).order_by("email").first()
+    assert invitation is not None
     values = {"KEY": acme.key.id, "WEBHOOK": str(acme.endpoint.id), "INVITATION": str(invitation.id)}
     return re.sub("|".join(values), lambda found: values[found[0]], form.path)
 

@@ -105,6 +105,8 @@ window.addEventListener("load", () => {
 const SENT_FOR_MS = 15000;
 document.addEventListener("submit", (event) => {
   const form = event.target;
+  // Lists change the page's address without loading it: what is kept is what the address says now.
+  if ("takesQuery" in form.dataset) form.elements.query.value = location.search;
   if (event.defaultPrevented || form.method !== "post") return;
   if (form.dataset.sent) {
     event.preventDefault();
