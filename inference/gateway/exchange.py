@@ -52,7 +52,7 @@ from inference.gateway.resume import (
 from inference.gateway.state import Principal
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
-from inference.policy.decisions import Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
+from inference.policy.decisions import NO_MODEL, Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -209,6 +209,7 @@ class Exchange:
         self._set_terms(request)
         self.principal.key.check_model(request.model)
         if model is None:
+            await self._count_unknown()
             raise unknown_model(request.model)
         record.pool, record.version = model.pool, model.version
         record.open()
@@ -304,6 +305,18 @@ class Exchange:
         record.tier = max(Tier[request.tier.upper()], ceiling).name.lower()
         now_s = self.parts.clock.now().timestamp()
         record.price_version, self._price = state.price(request.model, record.tier, now_s=now_s)
+
+    async def _count_unknown(self) -> None:
+        """A request for a model that nobody knows counts on limits as any other does. Raises RateLimited at one."""
+        of = self.principal
+        if not self.parts.state.terms(of.tenant_id).limits:
+            return
+        ask = Ask(self.request_id, NO_MODEL, of.tenant_id, of.key_id, Tier[self.record.tier.upper()])
+        try:
+            await self.parts.dispatcher.submit(ask)
+        except Unavailable as error:  # it was counted, or nobody is there to count: the client is told what is wrong
+            rates = error.data.get("rates")
+            self._rates = rates if isinstance(rates, RateView) else None
 
     async def _submit(
         self,
