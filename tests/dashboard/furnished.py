@@ -59,6 +59,7 @@ class Furnished:
             f"{t}/members/",
             f"{t}/audit/",
             f"{t}/audit/?action=key.issue",
+            f"{t}/audit.csv?action=key.issue",
             f"{t}/settings/",
             f"{t}/webhooks/",
             f"{t}/webhooks/{self.endpoint.id}/",

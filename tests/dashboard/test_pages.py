@@ -29,6 +29,7 @@ NEEDS = {
     "limits": Action.VIEW_LIMITS,
     "members": Action.VIEW_MEMBERS,
     "audit": Action.VIEW_AUDIT,
+    "audit.csv": Action.VIEW_AUDIT,
     "webhooks": Action.VIEW_WEBHOOKS,
 }
 
