@@ -78,6 +78,11 @@ def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
     return set(rows.values_list("tenant_id", flat=True))
 
 
+def tenants_that_used(model: str, *, since: datetime) -> set[UUID]:
+    rows = UsageHour.objects.filter(model=model, starts_at__gte=since, requests__gt=0)
+    return set(rows.values_list("tenant_id", flat=True).distinct())
+
+
 def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
     """When each key's newest request ended; of the hours from `since` on."""
     rows = UsageHour.objects.all() if since is None else UsageHour.objects.filter(starts_at__gte=since)

@@ -1,5 +1,6 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.key_use import note_key_use
@@ -37,3 +38,4 @@ def sweep_budgets() -> None:
 def forget_what_is_old() -> None:
     outbox.forget_done()
     forget_old_deliveries()
+    forget_old_claims()

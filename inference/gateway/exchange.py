@@ -53,7 +53,7 @@ from inference.gateway.state import Principal
 from inference.gateway.tenant_rows import net_price
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
-from inference.policy.decisions import Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
+from inference.policy.decisions import NO_MODEL, Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -210,6 +210,7 @@ class Exchange:
         self._set_terms(request)
         self.principal.key.check_model(request.model)
         if model is None:
+            await self._count_unknown()
             raise unknown_model(request.model)
         record.pool, record.version = model.pool, model.version
         record.open()
@@ -308,6 +309,18 @@ class Exchange:
         if record.price_version:
             record.discount_percent = state.facts(self.principal.tenant_id).discount_percent
         self._price = net_price(list_price, record.discount_percent)
+
+    async def _count_unknown(self) -> None:
+        """A request for a model that nobody knows counts on limits as any other does. Raises RateLimited at one."""
+        of = self.principal
+        if not self.parts.state.terms(of.tenant_id).limits:
+            return
+        ask = Ask(self.request_id, NO_MODEL, of.tenant_id, of.key_id, Tier[self.record.tier.upper()])
+        try:
+            await self.parts.dispatcher.submit(ask)
+        except Unavailable as error:  # it was counted, or nobody is there to count: the client is told what is wrong
+            rates = error.data.get("rates")
+            self._rates = rates if isinstance(rates, RateView) else None
 
     async def _submit(
         self,

@@ -56,6 +56,7 @@ urlpatterns = [
     path("openapi.json", document.Document.as_view(), name="api-schema"),
     path("docs/", document.Page.as_view(url_name="api-schema"), name="api-docs"),
     path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
+    path("invitations/accept/", members.AcceptInvitation.as_view(), name="api-accept"),
     *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
     re_path(r"^.*$", errors.unknown_path),
 ]
