@@ -57,7 +57,7 @@ def main() -> int:
             "HEADWAY_HOME": home,
             "DATABASE_URL": url,
             "HEADWAY_COMPANY_NAME": "Bench",
-            "HEADWAY_LOG_LEVEL": "WARNING",
+            "HEADWAY_LOG_LEVEL": "ERROR",
         }
         import django
 

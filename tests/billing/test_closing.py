@@ -141,6 +141,20 @@ def test_b149_at_the_months_edge_each_record_is_on_one_invoice_in_the_tenants_zo
     assert made[1].starts_at == times["first"] and made[1].ends_at == times["dec"]
 
 
+def test_b149_a_zone_that_is_changed_loses_no_row_and_bills_none_twice(acme: Tenant) -> None:
+    each = price(1, 10**9, 0, 0)
+    set_limits(tenant=acme, limits={}, time_zone="Pacific/Chatham", actor="test")
+    edge = datetime(2026, 11, 30, 10, 15, tzinfo=UTC)  # December begins there
+    times = [edge + timedelta(hours=hours) for hours in range(-20, 40, 3)]
+    record_usage(drafts=[used(acme, f"a{n}", when, tokens=(100, 0, 0), price=each) for n, when in enumerate(times)])
+    set_limits(tenant=acme, limits={}, time_zone="America/Los_Angeles", actor="test")
+    record_usage(drafts=[used(acme, f"b{n}", when, tokens=(100, 0, 0), price=each) for n, when in enumerate(times)])
+    made = [close(acme, month, now=datetime(2027, 1, 9, tzinfo=UTC)).statement for month in (NOV, "2026-12")]
+    found = [row.request_id for each_made in made for line in each_made.lines.all() for row in requests_of_line(line)]
+    assert sorted(found) == sorted(UsageRecord.objects.values_list("request_id", flat=True))
+    assert sum(each_made.ledger_picos for each_made in made) == 2 * len(times) * 100 * 10**9
+
+
 def test_a_month_that_is_not_over_where_the_tenant_is_stays_open(acme: Tenant) -> None:
     set_limits(tenant=acme, limits={}, time_zone="America/Los_Angeles", actor="test")
     with pytest.raises(MonthNotOver):
