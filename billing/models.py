@@ -91,7 +91,7 @@ class Adjustment(models.Model):
     model = models.CharField(max_length=200, blank=True)
     version = models.CharField(max_length=64, blank=True)
     tier = models.CharField(max_length=16, blank=True)
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = models.DateTimeField()
 
     class Meta:
         indexes = (

@@ -138,6 +138,11 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def tenant_with_id(tenant_id: UUID) -> Tenant | None:
+    found: Tenant | None = Tenant.objects.filter(id=tenant_id).first()
+    return found
+
+
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     """Of the tenants that there are."""
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
@@ -206,11 +211,6 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
     """Newest first, each with its event."""
     rows = WebhookDelivery.objects.for_tenant(tenant).filter(endpoint_id=endpoint_id)
     return rows.select_related("event").order_by("-created_at", "id")
-
-
-def tenant_with_id(tenant_id: UUID) -> Tenant | None:
-    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
-    return found
 
 
 def every_tenant_id() -> list[UUID]:

@@ -33,7 +33,7 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(blank=True, max_length=200)),
                 ('version', models.CharField(blank=True, max_length=64)),
                 ('tier', models.CharField(blank=True, max_length=16)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('created_at', models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(

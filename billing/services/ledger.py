@@ -10,7 +10,8 @@ import msgspec
 from django.db import transaction
 
 from billing.errors import UsageRefused
-from billing.models import UsageRecord
+from billing.models import Adjustment, AdjustmentKind, UsageRecord
+from billing.services.adjustments import Change, adjustment_of, count, net_picos, spent_of
 from billing.services.month_spend import MonthSums, Spent
 from billing.services.open_months import OpenMonths
 from billing.services.usage_rows import insert_new, wait_for_writers
@@ -93,13 +94,16 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
+        adjusted: list[Adjustment] = []
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
             if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
-                _replace_lost(its, mine, sums, slots)
+                late = _replace_lost(its, mine, months, sums, slots)
+                adjusted += [late] if late is not None else []
             elif request_id not in before:
                 sums.add(_spent(mine))
                 slots.add(mine)
+        Adjustment.objects.bulk_create(adjusted)
         slots.write()
         sums.write()
     return len(drafts)
@@ -110,13 +114,36 @@ def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", *SLOT_FIELDS)}
 
 
-def _replace_lost(lost: UsageRecord, fields: dict[str, Any], sums: MonthSums, slots: SlotSums) -> None:
+def _replace_lost(
+    lost: UsageRecord, fields: dict[str, Any], months: OpenMonths, sums: MonthSums, slots: SlotSums
+) -> Adjustment | None:
+    """One that is on a statement already, or was corrected, stays as it is: what it cost more (or less) is adjusted."""
+    if months.is_closed(lost.tenant_id, lost.billing_month) or lost.adjustments.exists():
+        return _adjust_lost(lost, fields, months, sums, slots)
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
         before = _spent({name: getattr(lost, name) for name in _SPENT})
         sums.add(replace(before, amount_picos=-before.amount_picos))
         sums.add(_spent(fields))
         slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
         slots.add(fields)
+    return None
+
+
+def _adjust_lost(
+    lost: UsageRecord, fields: dict[str, Any], months: OpenMonths, sums: MonthSums, slots: SlotSums
+) -> Adjustment | None:
+    if lost.adjustments.filter(kind=AdjustmentKind.LATE_RECORD).exists():
+        return None  # it has come before
+    # No record costs less than nothing, whatever was taken off what we thought it had cost.
+    more = max((fields["amount_picos"] or 0) - (lost.amount_picos or 0), -net_picos(lost))
+    if not more:
+        return None
+    reason = f"its final record came after its statement or a correction: it ended as {fields['end_state']}"
+    change = Change(lost.tenant_id, lost, more)
+    late = adjustment_of(change, months, kind=AdjustmentKind.LATE_RECORD, reason=reason, actor="system")
+    sums.hold([spent_of(late)])
+    count(late, sums, slots)
+    return late
 
 
 def _spent(fields: dict[str, Any]) -> Spent:

@@ -14,7 +14,7 @@ class OpenMonths:
 
     def __init__(self, zones: Mapping[UUID, str], tenant_ids: Iterable[UUID], *, now: datetime) -> None:
         """`zones`: the tenants' time zones; one that is not named has UTC."""
-        self._zones, self._now = zones, now
+        self._zones, self.now = zones, now
         self._closed = set(ClosedMonth.objects.filter(tenant_id__in=set(tenant_ids)).values_list("tenant_id", "month"))
 
     def month_of(self, tenant_id: UUID, ended_at: datetime) -> str:
@@ -24,7 +24,7 @@ class OpenMonths:
         if (tenant_id, month) not in self._closed:
             return month
         # Where clocks or zones differ, the month that runs may lie before the closed one, or be closed itself.
-        month = max(month, month_of(self._now, zone).name)
+        month = max(month, month_of(self.now, zone).name)
         while (tenant_id, month) in self._closed:
             month = next_month_name(month)
         return month

@@ -6,7 +6,7 @@ from its sums: of days where they are of the tenant's own zone, else of hours, o
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import Count, DateTimeField, F, Func, IntegerField, Q, QuerySet, Sum, Value
 from django.db.models.functions import TruncDate
 
-from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
+from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, Adjustment, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
 from billing.services.usage_slots import HOUR_S, QUARTER_S, SUCCESSES, SUMS
 from headway.errors import InvalidInput
 from headway.months import UTC_NAME, day_start, midnight, zone_named
@@ -23,7 +23,7 @@ from tenants.selectors import time_zones
 
 GRANULARITIES = {"minute": 60, "hour": 3600, "day": 86400}
 MAX_BUCKETS = {"minute": 24 * 60, "hour": 24 * 93, "day": 800}
-GROUPS = {"model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
+GROUPS = {"model": "model", "key": "key_id", "member": "member_id", "version": "version", "tier": "tier"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,21 @@ def _minutes(tenant_id: UUID, query: UsageQuery) -> list[UsageBucket]:
     for name, lower, upper in zip(TTFT_BUCKETS, bounds, (*TTFT_BOUNDS_MS, None), strict=True):
         inside = Q(ttft_ms__gt=lower) & (Q(ttft_ms__lte=upper) if upper is not None else Q())
         sums[name] = Count("id", filter=inside)
-    return list(_grouped(rows, _bucket("ended_at", query), sums, query))
+    adjusted = Adjustment.objects.filter(tenant_id=tenant_id, usage_at__gte=query.starts_at, usage_at__lt=query.ends_at)
+    amounts = {"amount_picos": Sum("amount_picos")}
+    return _together(
+        _grouped(rows, _bucket("ended_at", query), sums, query), _grouped(adjusted, _bucket("usage_at", query), amounts, query)
+    )
+
+
+def _together(some: Iterable[UsageBucket], others: Iterable[UsageBucket]) -> list[UsageBucket]:
+    """By time and group, those of one bucket added up."""
+    found = {(bucket.starts_at, bucket.group): bucket for bucket in some}
+    for bucket in others:
+        into = found.setdefault((bucket.starts_at, bucket.group), replace(bucket, sums=dict.fromkeys(SUMS, 0)))
+        for name, number in bucket.sums.items():
+            into.sums[name] += number
+    return [found[key] for key in sorted(found)]
 
 
 def _table_of(tenant_id: UUID, query: UsageQuery) -> tuple[type[UsageSlot], bool]:
@@ -136,15 +150,15 @@ def _table_of(tenant_id: UUID, query: UsageQuery) -> tuple[type[UsageSlot], bool
 
 def _grouped(rows: QuerySet[Any], bucket: Any, sums: dict[str, Any], query: UsageQuery) -> Iterable[UsageBucket]:
     for group, value in query.filters:
-        rows = rows.filter(**_filter(group, value, is_ledger=rows.model is UsageRecord))
+        rows = rows.filter(**_filter(group, value, is_ledger=rows.model in (UsageRecord, Adjustment)))
     # The sums' names are those of columns that the database would rather sum: ours carry a prefix.
-    named = {f"sum_{name}": sums[name] for name in SUMS}
+    named = {f"sum_{name}": total for name, total in sums.items()}
     keys = ["bucket", GROUPS[query.group_by]] if query.group_by else ["bucket"]
     found = rows.annotate(bucket=bucket).values(*keys).annotate(**named).order_by(*keys)
     for start, *rest in found.values_list(*keys, *named):
         group = "" if not query.group_by else "0" if rest[0] is None else str(rest[0])
         numbers = [int(number or 0) for number in rest[len(keys) - 1 :]]
-        yield UsageBucket(_start_of(start, query), group, dict(zip(SUMS, numbers, strict=True)))
+        yield UsageBucket(_start_of(start, query), group, dict.fromkeys(SUMS, 0) | dict(zip(sums, numbers, strict=True)))
 
 
 class _Total(Sum):

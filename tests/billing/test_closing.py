@@ -15,6 +15,7 @@ from billing.models import Adjustment, ClosedMonth, MonthSpend, UsageRecord
 from billing.selectors_credit import CreditLine
 from billing.services import closing, statements
 from billing.services.accounts import set_billing_account
+from billing.services.adjustments import adjust_usage
 from billing.services.closing import close_all, close_due, close_statement
 from billing.services.ledger import record_usage
 from billing.services.month_sums import adjustments_of_line, requests_of_line
@@ -53,14 +54,16 @@ def invoice_of(closed: closing.Closed) -> Invoice:
     return closed.invoice
 
 
-def adjust(tenant: Tenant, amount_picos: int, month: str = NOV, **others: Any) -> Adjustment:
-    """A row as the ledger's service writes it."""
-    fields: dict[str, Any] = {"kind": "goodwill", "reason": "an outage", "actor": "test", "usage_at": at(20)} | others
-    made = Adjustment.objects.create(tenant_id=tenant.id, amount_picos=amount_picos, billing_month=month, **fields)
-    row, _ = MonthSpend.objects.get_or_create(tenant_id=tenant.id, month=month, key_id="", model="")
-    row.amount_picos += amount_picos
-    row.save()
-    return made
+def adjust(tenant: Tenant, amount_picos: int, request_id: str | None = None, kind: str = "goodwill") -> Adjustment:
+    return adjust_usage(
+        tenant_id=tenant.id,
+        request_id=request_id,
+        amount_picos=amount_picos,
+        kind=kind,
+        reason="an outage: two hours",
+        actor="test",
+        now=at(20),
+    )
 
 
 def test_a_month_becomes_a_statement_whose_lines_are_the_ledger(acme: Tenant) -> None:
@@ -196,7 +199,7 @@ def test_the_requests_of_a_line_add_up_to_it(acme: Tenant) -> None:
             for n in range(120)
         ]
     )
-    adjust(acme, -77, kind="correction", record=UsageRecord.objects.get(request_id="r8"), model="tiny", reason="wrong: twice")
+    adjust(acme, -77, "r8", "correction")
     prices = {"1": one, "2": two}
     kinds = set()
     for line in close(acme).statement.lines.all():
@@ -237,7 +240,7 @@ def spoil_the_months_sum(_tenant: Tenant) -> None:
 
 
 def adjust_past_the_months_sum(tenant: Tenant) -> None:
-    adjust(tenant, 5)
+    adjust(tenant, -5)
     MonthSpend.objects.filter(key_id="", model="").update(amount_picos=10**11)
 
 

@@ -3,8 +3,10 @@
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, time
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,12 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from billing.models import TTFT_BUCKETS, Adjustment, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
+from billing.models import TTFT_BUCKETS, Adjustment, MonthSpend, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
+from billing.services.adjustments import adjust_usage, net_picos
 from billing.services.ledger import UsageDraft, record_usage
+from billing.services.open_months import close_month
 from billing.services.usage_slots import HOUR_S, QUARTER_S, SUCCESSES, SUMS, bucket_of
+from headway.errors import InvalidInput
 from tenants.models import Tenant
+from tenants.services.terms import set_limits
 from tests.inference.gateway.usage_drafts import draft
 
+NOW = datetime(2027, 4, 2, tzinfo=UTC)
 OTHER_TENANT = "99999999-9999-4999-8999-999999999999"
 
 
@@ -81,6 +88,27 @@ def assert_equal() -> None:
         assert from_table(model) == from_ledger(start_of)
 
 
+def assert_months_equal() -> None:
+    """What months say is the sum of what has their billing month."""
+    expected: dict[Any, int] = defaultdict(int)
+    lines: list[Any] = [*UsageRecord.objects.all(), *Adjustment.objects.all()]
+    for row in lines:
+        for scope in {("", ""), (row.key_id, ""), ("", row.model)}:
+            expected[str(row.tenant_id), row.billing_month, *scope] += row.amount_picos or 0
+    rows = MonthSpend.objects.values_list("tenant_id", "month", "key_id", "model", "amount_picos")
+    told = {(str(tenant), *scope): picos for tenant, *scope, picos in rows if picos}
+    assert told == {key: picos for key, picos in expected.items() if picos}
+
+
+ZONES = ("UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Los_Angeles", "Pacific/Chatham")
+TIMES_S = [
+    1_800_000_000.0,
+    1_800_000_899.9,
+    1_800_000_900.0,
+    1_800_090_000.0,
+    datetime(2027, 3, 28, 1, tzinfo=UTC).timestamp(),  # clocks change in Berlin
+    datetime(2027, 3, 31, 22, 30, tzinfo=UTC).timestamp(),  # April there already
+]
 drafts = st.builds(
     lambda number, end_state, **values: draft(f"r{number}", end_state, **values),
     number=st.integers(0, 12),
@@ -91,7 +119,7 @@ drafts = st.builds(
     model=st.sampled_from(["m", "n"]),
     version=st.sampled_from(["", "v1"]),
     tier=st.sampled_from(["standard", "batch"]),
-    ended_at_s=st.sampled_from([1_800_000_000.0, 1_800_000_899.9, 1_800_000_900.0, 1_800_090_000.0]),
+    ended_at_s=st.sampled_from(TIMES_S),
     prompt_tokens=st.integers(0, 50),
     cached_tokens=st.integers(0, 9),
     completion_tokens=st.integers(0, 50),
@@ -100,17 +128,62 @@ drafts = st.builds(
 )
 
 
+TENANTS = (draft("x").tenant_id, OTHER_TENANT)
+steps = st.one_of(
+    st.lists(drafts, min_size=1, max_size=8),
+    st.tuples(st.just("adjust"), st.integers(0, 12), st.integers(-20, 20).filter(bool)),
+    st.tuples(st.just("move"), st.sampled_from(TENANTS), st.sampled_from(ZONES)),
+    st.tuples(st.just("close"), st.sampled_from(TENANTS), st.sampled_from(["2027-01", "2027-03", "2027-04"])),
+)
+
+
 class AnyOrder(TestCase):
     @settings(max_examples=60, deadline=None)
-    @given(batches=st.lists(st.lists(drafts, min_size=1, max_size=8), max_size=5))
-    def test_the_sums_are_the_ledgers(self, batches: list[list[UsageDraft]]) -> None:
-        for batch in batches:
-            # One request is one tenant's.
-            owned = [each for each in batch if each.tenant_id == OTHER_TENANT] or batch
-            tenant = owned[0].tenant_id
-            numbered = [_renamed(each, tenant) for each in owned if each.tenant_id == tenant]
-            record_usage(drafts=numbered)
+    @given(all_steps=st.lists(steps, max_size=7))
+    def test_the_sums_are_the_ledgers(self, all_steps: list[Any]) -> None:
+        """Records in any order, corrected, late; zones and months that change under them."""
+        for number, tenant_id in enumerate(TENANTS):
+            Tenant.objects.create(id=tenant_id, name=f"tenant-{number}")
+        closed: dict[Any, int] = {}
+        for step in all_steps:
+            match step:
+                case ("adjust", int(number), int(picos)):
+                    _adjust(number, picos)
+                case ("move", tenant_id, zone):
+                    set_limits(tenant=Tenant.objects.get(id=tenant_id), limits={}, time_zone=zone, actor="test")
+                case ("close", tenant_id, month):
+                    close_month(tenant_id=UUID(tenant_id), month=month)
+                    closed.setdefault((tenant_id, month), _billed(tenant_id, month))
+                case batch:
+                    _record(batch)
             assert_equal()
+            assert_months_equal()
+            assert closed == {key: _billed(*key) for key in closed}, "what is on a statement stays as it was"
+
+
+def _record(batch: list[UsageDraft]) -> None:
+    # One request is one tenant's.
+    owned = [each for each in batch if each.tenant_id == OTHER_TENANT] or batch
+    tenant = owned[0].tenant_id
+    record_usage(drafts=[_renamed(each, tenant) for each in owned if each.tenant_id == tenant], now=NOW)
+
+
+def _adjust(number: int, picos: int) -> None:
+    """Of the record in that place; one that would cost less than nothing is refused."""
+    record = UsageRecord.objects.order_by("id")[number : number + 1].first()
+    if record is None:
+        return
+    asked: dict[str, Any] = {"kind": "correction", "reason": "test", "actor": "test", "now": NOW}
+    before = net_picos(record)
+    with suppress(InvalidInput):
+        adjust_usage(tenant_id=record.tenant_id, request_id=record.request_id, amount_picos=picos, **asked)
+    assert net_picos(record) == (before + picos if before + picos >= 0 else before)
+
+
+def _billed(tenant_id: str, month: str) -> int:
+    of_month = {"tenant_id": tenant_id, "billing_month": month}
+    rows: list[Any] = [*UsageRecord.objects.filter(**of_month), *Adjustment.objects.filter(**of_month)]
+    return sum(row.amount_picos or 0 for row in rows)
 
 
 def _renamed(one: UsageDraft, tenant: str) -> UsageDraft:
