@@ -276,6 +276,7 @@ def test_closing_again_gives_the_same_statement_back(acme: Tenant) -> None:
 
 
 def test_nothing_used_is_a_statement_without_an_invoice(acme: Tenant) -> None:
+    set_tax_rate(country="DE", name="MwSt", percent="19", effective_from=date(2026, 1, 1), actor="test")
     record_usage(drafts=[used(acme, "a", at(3), end_state="refused", tokens=(0, 0, 0), price=price(1, 10, 10, 10))])
     closed = close(acme)
     assert closed.invoice is None and closed.statement.total_minor == 0 and not closed.statement.lines.exists()
