@@ -1,13 +1,16 @@
 """HeadwayError
-├── UsageRefused       page someone: the ledger did not take a usage record, and its journal keeps it
-├── StatementDiffers   page someone: a statement's lines are not the ledger's sum; the month was not closed
-├── DocumentDiffers    page someone: a document made again is not the one that was issued
-├── DocumentFailed     page someone: a document could not be set
-├── RateMissing        set the exchange rate it names, then close the month again
-└── MonthNotOver       try again after the month has ended where the tenant is
+├── UsageRefused        page someone: the ledger did not take a usage record, and its journal keeps it
+├── StatementDiffers    page someone: a statement's lines are not the ledger's sum; the month was not closed
+├── DocumentDiffers     page someone: a document made again is not the one that was issued
+├── DocumentFailed      page someone: a document could not be set
+├── InvalidInput
+│   └── PriceJump       confirm it: the price is a hundred times what holds, or a hundredth
+└── Conflict
+    ├── RateMissing     set the exchange rate it names, then close the month again
+    └── MonthNotOver    try again after the month has ended where the tenant is
 """
 
-from headway.errors import Conflict, HeadwayError
+from headway.errors import Conflict, HeadwayError, InvalidInput
 
 
 class UsageRefused(HeadwayError):
@@ -44,3 +47,9 @@ class MonthNotOver(Conflict):
     """Try again after the month has ended in the tenant's time zone; nothing was closed."""
 
     code = "month_not_over"
+
+
+class PriceJump(InvalidInput):
+    """Confirm it, or fix the unit: the price is more than a hundred times what holds, or less than a hundredth."""
+
+    code = "price_jump"

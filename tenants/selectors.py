@@ -143,6 +143,10 @@ def tenant_with_id(tenant_id: UUID) -> Tenant | None:
     return found
 
 
+def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
+    return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "name"))
+
+
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     """Of the tenants that there are."""
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
