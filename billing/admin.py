@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from billing.account_models import BillingAccount, ExchangeRate, TaxRate
+from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import MonthSpend, Price, UsageRecord
 from headway.admin_pages import AuditedAdmin
 
@@ -39,3 +41,52 @@ class MonthSpendAdmin(AuditedAdmin):
     list_filter = ("month",)
     search_fields = ("tenant_id", "key_id")
     ordering = ("-month", "tenant_id")
+
+
+@admin.register(BillingAccount)
+class BillingAccountAdmin(AuditedAdmin):
+    list_display = ("tenant_id", "legal_name", "country", "tax_id", "currency", "email")
+    search_fields = ("tenant_id", "legal_name", "tax_id", "email")
+    ordering = ("legal_name",)
+
+
+@admin.register(TaxRate)
+class TaxRateAdmin(AuditedAdmin):
+    list_display = ("country", "name", "basis_points", "effective_from")
+    ordering = ("country", "-effective_from")
+
+
+@admin.register(ExchangeRate)
+class ExchangeRateAdmin(AuditedAdmin):
+    list_display = ("currency", "rate_nanos", "effective_from")
+    ordering = ("currency", "-effective_from")
+
+
+@admin.register(Statement)
+class StatementAdmin(AuditedAdmin):
+    list_display = ("tenant_id", "month", "total_minor", "currency", "closed_at", "closed_by")
+    list_filter = ("month",)
+    search_fields = ("tenant_id",)
+    ordering = ("-month", "tenant_id")
+
+
+@admin.register(Invoice)
+class InvoiceAdmin(AuditedAdmin):
+    list_display = ("number", "tenant_id", "state", "total_minor", "currency", "issued_on", "due_on")
+    list_filter = ("state",)
+    search_fields = ("number", "tenant_id")
+    ordering = ("-id",)
+
+
+@admin.register(CreditNote)
+class CreditNoteAdmin(AuditedAdmin):
+    list_display = ("number", "invoice", "total_minor", "reason", "issued_on")
+    search_fields = ("number", "invoice__number")
+    ordering = ("-id",)
+
+
+@admin.register(Payment)
+class PaymentAdmin(AuditedAdmin):
+    list_display = ("reference", "provider", "invoice", "amount_minor", "paid_at", "actor")
+    search_fields = ("reference", "invoice__number")
+    ordering = ("-id",)

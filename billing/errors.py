@@ -1,16 +1,52 @@
 """HeadwayError
-├── UsageRefused   page someone: the ledger did not take a usage record, and its journal keeps it
-└── InvalidInput
-    └── PriceJump  confirm it: the price is a hundred times what holds, or a hundredth
+├── UsageRefused        page someone: the ledger did not take a usage record, and its journal keeps it
+├── StatementDiffers    page someone: a statement's lines are not the ledger's sum; the month was not closed
+├── DocumentDiffers     page someone: a document made again is not the one that was issued
+├── DocumentFailed      page someone: a document could not be set
+├── InvalidInput
+│   └── PriceJump       confirm it: the price is a hundred times what holds, or a hundredth
+└── Conflict
+    ├── RateMissing     set the exchange rate it names, then close the month again
+    └── MonthNotOver    try again after the month has ended where the tenant is
 """
 
-from headway.errors import HeadwayError, InvalidInput
+from headway.errors import Conflict, HeadwayError, InvalidInput
 
 
 class UsageRefused(HeadwayError):
     """Page someone: a usage record breaks a rule of the ledger; nothing of its batch was written."""
 
     code = "usage_refused"
+
+
+class StatementDiffers(HeadwayError):
+    """Page someone: a statement's lines do not add up to the ledger; nothing was closed."""
+
+    code = "statement_differs"
+
+
+class DocumentDiffers(HeadwayError):
+    """Page someone: a document's bytes are not those whose hash was kept when it was issued."""
+
+    code = "document_differs"
+
+
+class DocumentFailed(HeadwayError):
+    """Page someone: typst could not set a document; nothing else is lost."""
+
+    code = "document_failed"
+
+
+class RateMissing(Conflict):
+    """Set the exchange rate it names; nothing was closed."""
+
+    code = "exchange_rate_missing"
+
+
+class MonthNotOver(Conflict):
+    """Try again after the month has ended in the tenant's time zone; nothing was closed."""
+
+    code = "month_not_over"
 
 
 class PriceJump(InvalidInput):

@@ -5,6 +5,7 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 
 from django.db import models
 
+from billing import account_models, invoice_models  # noqa: F401  tables of this app that have modules of their own
 from headway.picos_field import PicosField
 
 TTFT_BOUNDS_MS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)

@@ -258,3 +258,8 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
     """Newest first, each with its event."""
     rows = WebhookDelivery.objects.for_tenant(tenant).filter(endpoint_id=endpoint_id)
     return rows.select_related("event").order_by("-created_at", "id")
+
+
+def every_tenant_id() -> list[UUID]:
+    """In the order they were made."""
+    return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))

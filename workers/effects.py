@@ -1,5 +1,7 @@
 """Which service carries out which kind of outbox entry."""
 
+from billing.services.invoices import KIND as INVOICE
+from billing.services.presenting import carry_out as present_document
 from tenants.services.webhook_delivery import deliver
 from tenants.services.webhooks import KIND as WEBHOOK
 from workers.services.mail import KIND as MAIL
@@ -8,5 +10,6 @@ from workers.services.outbox import Effect
 
 EFFECTS: dict[str, Effect] = {
     MAIL: mail_effect(),
+    INVOICE: Effect(act=present_document, is_in_database=False, lease_s=120.0),
     WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),
 }

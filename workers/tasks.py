@@ -1,5 +1,6 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from billing.services.closing import close_due
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
@@ -32,6 +33,11 @@ def sweep_expiring_keys() -> None:
 @app.task
 def sweep_budgets() -> None:
     raise_budget_alerts()
+
+
+@app.task
+def sweep_statements() -> None:
+    close_due()
 
 
 @app.task

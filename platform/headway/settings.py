@@ -7,6 +7,7 @@ from headway import env
 from headway.home import Home
 from headway.local_url import local_url
 from headway.redis_server import own_broker_url, own_url
+from headway.settings_billing import *  # noqa: F403
 from headway.settings_site import *  # noqa: F403
 from headway.settings_site import PUBLIC_API_URL, SITE_APPS, content_security
 from headway.smtp import smtp_server
@@ -113,6 +114,7 @@ CELERY_BEAT_SCHEDULE = {
     "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
     "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
+    "statements": {"task": "workers.tasks.sweep_statements", "schedule": 3600.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
 
