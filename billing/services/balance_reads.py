@@ -76,7 +76,9 @@ def overdrawn_tenants() -> dict[UUID, int]:
     rows = Balance.objects.filter(overdrawn_picos__gt=0)
     overdrawn = dict(rows.values_list("tenant_id", "overdrawn_picos"))
     held = _held(overdrawn)
-    return {tenant_id: picos - held.get(tenant_id, 0) for tenant_id, picos in overdrawn.items() if picos > held.get(tenant_id, 0)}
+    return {
+        tenant_id: picos - held.get(tenant_id, 0) for tenant_id, picos in overdrawn.items() if picos > held.get(tenant_id, 0)
+    }
 
 
 def lefts(tenant_ids: Iterable[UUID], *, now: datetime | None = None) -> dict[UUID, int]:
