@@ -10,8 +10,8 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from billing.credit_models import BalanceEntry, Grant, GrantKind, Hold
 from billing.errors import BalanceBusy, ReferenceUsed
-from billing.models import BalanceEntry, Grant, GrantKind, Hold
 from billing.services.credit_use import Account, eating_order, open_balance, tell_balance
 from billing.services.holds import Look, look_at_brain, release_hold, set_aside, take_hold, wait_until_counted
 from billing.services.open_months import open_month
