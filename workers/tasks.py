@@ -1,7 +1,9 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from billing.services.balances import expire_grants, release_stale_holds
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
+from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
 from tenants.services.webhooks import forget_old_deliveries
 from workers.effects import EFFECTS
@@ -31,6 +33,14 @@ def sweep_expiring_keys() -> None:
 @app.task
 def sweep_budgets() -> None:
     raise_budget_alerts()
+
+
+@app.task
+def sweep_balances() -> None:
+    release_stale_holds()
+    expire_grants()
+    raise_balance_alerts()
+    check_balances()
 
 
 @app.task

@@ -57,6 +57,11 @@ def grants_of(tenant_id: UUID) -> list[Grant]:
     return list(Grant.objects.filter(tenant_id=tenant_id).order_by("-created_at", "id"))
 
 
+def newest_grants() -> dict[UUID, Grant]:
+    """Of each tenant the last that was given and has not ended."""
+    return {grant.tenant_id: grant for grant in Grant.objects.filter(ended_at=None).order_by("created_at", "id")}
+
+
 def grant_with_id(grant_id: UUID | str) -> Grant | None:
     return Grant.objects.filter(id=grant_id).first()
 
