@@ -45,9 +45,10 @@ def seen(
 
     def look() -> dict[str, Any]:
         change = ControlChange.objects.filter(kind="balance", key=str(tenant.id)).latest("id")
+        payload = change.payload or {}
         balance = {
-            "credit_picos": change.payload["credit_picos"],
-            "spent_picos": change.payload["spent_picos"],
+            "credit_picos": payload["credit_picos"],
+            "spent_picos": payload["spent_picos"],
             "reserved_picos": str(reserved * PICOS_A_MICRO),
             "told_by": change.id if told_by is None else told_by,
         }
@@ -68,6 +69,7 @@ def test_a_grant_is_told_audited_and_entered(acme: Tenant) -> None:
     given = grant(acme, 1_500_000, reference="pay-1")
     assert told(acme) == {"left": 1_500_000, "spent": 0, "expiring": []}
     entry = AuditEntry.objects.get(action="balance.grant")
+    assert entry.after is not None
     assert (entry.tenant, entry.actor, entry.after["amount_usd"]) == (acme, "user:ann", "1.50")
     assert BalanceEntry.objects.get().amount_picos == given.left_picos == 1_500_000 * PICOS_A_MICRO
 
@@ -77,7 +79,7 @@ def test_b64_a_payment_that_is_told_again_grants_once_whatever_else_its_words_sa
     assert grant(acme, 100, reference="pay-1", reason="again", now=NOVEMBER + timedelta(days=1)) == first
     assert lefts(acme) == [100]
     for changes in ({"amount_micros": 101}, {"kind": "goodwill"}, {"tenant_id": create_tenant(name="globex", actor="t").id}):
-        fact = {"tenant_id": acme.id, "amount_micros": 100, "kind": "prepaid"} | changes
+        fact: dict[str, Any] = {"tenant_id": acme.id, "amount_micros": 100, "kind": "prepaid"} | changes
         with pytest.raises(ReferenceUsed):
             grant_credit(**fact, reference="pay-1", reason="other", actor="user:ann", now=NOVEMBER)
     assert Grant.objects.count() == 1
