@@ -1,9 +1,11 @@
 """HeadwayError
 ├── Conflict ── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
-└── UsageRefused   page someone: the ledger did not take a usage record, and its journal keeps it
+├── UsageRefused   page someone: the ledger did not take a usage record, and its journal keeps it
+└── InvalidInput
+    └── PriceJump  confirm it: the price is a hundred times what holds, or a hundredth
 """
 
-from headway.errors import Conflict, HeadwayError
+from headway.errors import Conflict, HeadwayError, InvalidInput
 
 
 class UsageRefused(HeadwayError):
@@ -28,3 +30,9 @@ class ReferenceUsed(Conflict):
     """Look at what was done with this reference; it was for another amount, kind or organisation, and nothing was done."""
 
     code = "reference_used"
+
+
+class PriceJump(InvalidInput):
+    """Confirm it, or fix the unit: the price is more than a hundred times what holds, or less than a hundredth."""
+
+    code = "price_jump"
