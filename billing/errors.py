@@ -7,7 +7,8 @@
 │   └── PriceJump       confirm it: the price is a hundred times what holds, or a hundredth
 └── Conflict
     ├── RateMissing     set the exchange rate it names, then close the month again
-    └── MonthNotOver    try again after the month has ended where the tenant is
+    ├── MonthNotOver    try again after the month has ended where the tenant is
+    └── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
 """
 
 from headway.errors import Conflict, HeadwayError, InvalidInput
@@ -47,6 +48,24 @@ class MonthNotOver(Conflict):
     """Try again after the month has ended in the tenant's time zone; nothing was closed."""
 
     code = "month_not_over"
+
+
+class BalanceTooSmall(Conflict):
+    """Ask for less; so much is not left, and nothing was taken."""
+
+    code = "balance_too_small"
+
+
+class BalanceBusy(Conflict):
+    """Try again when running requests have ended; they may need what was asked for, and nothing was taken."""
+
+    code = "balance_busy"
+
+
+class ReferenceUsed(Conflict):
+    """Look at what was done with this reference; it was for another amount, kind or organisation, and nothing was done."""
+
+    code = "reference_used"
 
 
 class PriceJump(InvalidInput):

@@ -6,6 +6,13 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 from django.db import models
 
 from billing import account_models, invoice_models  # noqa: F401  tables of this app that have modules of their own
+from billing.credit_models import Balance as Balance
+from billing.credit_models import BalanceEntry as BalanceEntry
+from billing.credit_models import Grant as Grant
+from billing.credit_models import GrantUse as GrantUse
+from billing.credit_models import Hold as Hold
+from billing.credit_models import HoldPart as HoldPart
+from billing.credit_models import TopUp as TopUp
 from headway.picos_field import PicosField
 
 TTFT_BOUNDS_MS = (50, 100, 200, 400, 800, 1600, 3200, 6400, 12800)

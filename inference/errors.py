@@ -8,6 +8,7 @@
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
+│   └── BalanceSpent            add credit
 └── Unavailable
     ├── NoReplicaReady          retry: the model is registered, none of its replicas serves now
     ├── QueueFull               retry later: all replicas are busy and the queue is full
@@ -95,6 +96,12 @@ class QuotaSpent(HeadwayError):
     code = "insufficient_quota"
     http_status = 429
     error_type = "insufficient_quota"
+
+
+class BalanceSpent(QuotaSpent):
+    """Add credit; what was paid in advance does not allow this request."""
+
+    code = "credit_balance_exhausted"
 
 
 class EngineFailed(Unavailable):

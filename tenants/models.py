@@ -81,6 +81,7 @@ class Plan(models.Model):
     salt_per_key = models.BooleanField(
         default=False, help_text="prefix caches are shared within one key, not within the tenant"
     )
+    is_prepaid = models.BooleanField(default=False, help_text="its tenants spend what their balance has, and no more")
     is_self_service = models.BooleanField(default=False, help_text="a tenant may choose it by itself")
 
     class Meta:

@@ -107,6 +107,7 @@ class TermsInForce:
     limits: tuple[LimitInForce, ...]
     salt_per_key: bool = False
     discount_percent: int = 0
+    is_prepaid: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -160,7 +161,17 @@ def _terms(tenant: Tenant, plan: Plan, rows: Iterable[Limit]) -> TermsInForce:
         limits=tuple(limits),
         salt_per_key=plan.salt_per_key,
         discount_percent=plan.discount_percent,
+        is_prepaid=plan.is_prepaid,
     )
+
+
+def prepaid_among(tenant_ids: Iterable[UUID]) -> set[UUID]:
+    """Those that may spend what their balance has, and no more."""
+    rows = Tenant.objects.filter(id__in=set(tenant_ids))
+    found = set(rows.filter(plan__is_prepaid=True).values_list("id", flat=True))
+    if Plan.objects.filter(name=DEFAULT_PLAN, is_prepaid=True).exists():
+        found |= set(rows.filter(plan=None).values_list("id", flat=True))
+    return found
 
 
 def budgeted(tenant_id: UUID) -> tuple[dict[str, list[str]], set[str]]:

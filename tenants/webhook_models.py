@@ -11,6 +11,7 @@ from tenants.owned import TenantOwnedManager
 class EventType(models.TextChoices):
     KEY_EXPIRING = "key.expiring"
     BUDGET_REACHED = "budget.reached"
+    BALANCE_LOW = "balance.low"
     MODEL_RETIRING = "model.retiring"
     TEST = "test"  # sent on demand, to the endpoint it tests
 

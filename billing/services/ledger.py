@@ -58,7 +58,7 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 GATEWAY_LOST = "gateway_lost"
 
-_SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos")
+_SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos", "started_at")
 _DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
@@ -86,7 +86,7 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         months = OpenMonths(zones, tenant_ids, now=now)
         for each in rows:
             each["billing_month"] = months.month_of(each["tenant_id"], each["ended_at"])
-        slots, sums = SlotSums(zones), MonthSums(zones)
+        slots, sums = SlotSums(zones), MonthSums(zones, now=now)
         sums.hold(_spent(each) for each in fields.values())
         before = _in_ledger(fields)
         insert_new(rows, recorded_at=now)
@@ -111,7 +111,7 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
     rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
-    return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", *SLOT_FIELDS)}
+    return {row.request_id: row for row in rows.only("request_id", "usage_source", "billing_month", "started_at", *SLOT_FIELDS)}
 
 
 def _replace_lost(
@@ -152,6 +152,7 @@ def _spent(fields: dict[str, Any]) -> Spent:
         key_id=fields["key_id"],
         model=fields["model"],
         month=fields["billing_month"],
+        began_at=fields["started_at"],
         amount_picos=fields["amount_picos"] or 0,
     )
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from django.db import connection
 from django.db.models import F
 
 from billing.models import MonthSpend
+from billing.services.credit_use import CreditSums, Use
 from headway.months import UTC_NAME, month_named
 from inference.services import control
 from tenants.selectors import budgeted
@@ -25,6 +27,8 @@ class Spent:
     month: str
     """The billing month."""
     amount_picos: int
+    began_at: datetime | None = None
+    """Of the request; None: it is of an adjustment."""
 
 
 class _Row(NamedTuple):
@@ -37,9 +41,10 @@ class _Row(NamedTuple):
 class MonthSums:
     """Amounts to be added, in one transaction: `hold` all there may be, `add` what is found to be new, `write`."""
 
-    def __init__(self, zones: Mapping[UUID, str]) -> None:
+    def __init__(self, zones: Mapping[UUID, str], *, now: datetime | None = None) -> None:
         """`zones`: the tenants' time zones."""
         self._zones = zones
+        self._credit = CreditSums(now=now)
         self._sums: Counter[_Row] = Counter()
 
     def hold(self, all_spent: Iterable[Spent]) -> None:
@@ -60,13 +65,16 @@ class MonthSums:
         if spent.amount_picos:
             for row in self._rows(spent):
                 self._sums[row] += spent.amount_picos
+            self._credit.add(spent.tenant_id, Use(spent.month, spent.amount_picos, spent.began_at))
 
     def write(self) -> None:
         """Rows in one order, so that two who write do not wait for each other in a ring; telling comes last."""
         for row in sorted(self._sums):
             MonthSpend.objects.filter(**row._asdict()).update(amount_picos=F("amount_picos") + self._sums[row])
+        self._credit.write()
         for tenant_id in sorted({row.tenant_id for row in self._sums}):
             tell_month(tenant_id, self._zones.get(tenant_id, UTC_NAME))
+        self._credit.tell()
 
     def _rows(self, spent: Spent) -> set[_Row]:
         """Goodwill for nothing has neither a key nor a model: only the whole tenant's row."""

@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('dashboard', '0002_saved_views'),
-        ('tenants', '0011_alert_mails'),
+        ('tenants', '0012_alert_mails'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -174,6 +174,7 @@ class BrainHost:
         state.on_routes_changed(lambda: self._hop(self.refresh_routes))
         state.on_terms_changed(lambda tenants: self._hop(lambda: self.refresh_terms(tenants)))
         state.on_months_changed(lambda tenants: self._hop(lambda: self.refresh_months(tenants)))
+        state.on_balances_changed(lambda tenants: self._hop(lambda: self.refresh_balances(tenants)))
 
     def now_s(self) -> float:
         return self._clock.monotonic_s()
@@ -356,6 +357,11 @@ class BrainHost:
         for tenant in tenants:
             self.act(self.brain.set_terms(self._state.terms(tenant), self.now_s()))
             self._tell_months(tenant)
+            self._tell_balance(tenant)
+
+    def refresh_balances(self, tenants: Iterable[str]) -> None:
+        for tenant in tenants:
+            self._tell_balance(tenant)
 
     def refresh_months(self, tenants: Iterable[str]) -> None:
         for tenant in tenants:
@@ -367,6 +373,18 @@ class BrainHost:
         for scope, spent_picos, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
             ends_s = now_s + ends_unix_s - unix_s
             self.brain.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope)
+
+    def _tell_balance(self, tenant: str) -> None:
+        """Also of one who pays later: its plan may change while it spends."""
+        told, unix_s, now_s = self._state.balance(tenant), self.unix_s(), self.now_s()
+        self.brain.set_balance(
+            tenant,
+            credit_picos=told.credit_picos,
+            spent_picos=told.spent_picos,
+            expiring=[(now_s + at_s - unix_s, picos) for at_s, picos in told.expiring],
+            told_by=told.told_by,
+            now_s=now_s,
+        )
 
     # Time
 

@@ -35,7 +35,8 @@ def _pool(pool: PoolSnapshot) -> dict[str, Any]:
 
 
 def _limits(limits: LimiterSnapshot) -> dict[str, Any]:
-    """`in_use`: the limits of which something is used or reserved."""
+    """`in_use`: the limits of which something is used or reserved. `balances`: of all time, by tenant; `told_by`: by which
+    change of the feed."""
     return {
         "open": limits.open,
         "running": limits.running,
@@ -54,4 +55,13 @@ def _limits(limits: LimiterSnapshot) -> dict[str, Any]:
             for use in limits.limits
             if use.used or use.reserved
         ],
+        "balances": {
+            use.tenant: {
+                "credit_picos": str(use.credit_picos),
+                "spent_picos": str(use.spent_picos),
+                "reserved_picos": str(use.reserved_picos),
+                "told_by": use.told_by,
+            }
+            for use in limits.balances
+        },
     }

@@ -4,18 +4,16 @@ from typing import Any
 
 from headway.errors import HeadwayError
 from headway.money import micros_to_usd
-from inference.errors import DeadlineNotMet, NoReplicaReady, QueueFull, QueueTimeout, QuotaSpent, RateLimited
+from inference.errors import BalanceSpent, DeadlineNotMet, NoReplicaReady, QueueFull, QueueTimeout, QuotaSpent, RateLimited
 from inference.gateway.idempotency import key_used
 from inference.policy.decisions import LimitHit, LimitKind, Reason, Refused, RetryKind, ScopeKind
 
-_MONEY = frozenset({LimitKind.BUDGET, LimitKind.BALANCE})
 _WORDS = {
     LimitKind.REQUESTS: "requests a minute",
     LimitKind.INPUT_TOKENS: "input tokens a minute",
     LimitKind.OUTPUT_TOKENS: "output tokens a minute",
     LimitKind.CONCURRENCY: "requests at once",
     LimitKind.BUDGET: "a month",
-    LimitKind.BALANCE: "of balance",
 }
 _WHOSE = {ScopeKind.TENANT: "your organisation", ScopeKind.KEY: "this key", ScopeKind.MODEL: "your organisation on this model"}
 
@@ -61,8 +59,11 @@ def brain_away_error() -> HeadwayError:
 
 def _limit_error(hit: LimitHit, data: dict[str, Any]) -> HeadwayError:
     limit = hit.limit
+    if limit.kind is LimitKind.BALANCE:
+        return _balance_error(hit, data)
     shown = [
-        f"${micros_to_usd(n)}" if limit.kind in _MONEY else str(n) for n in (limit.value, hit.used, hit.reserved, hit.asked)
+        f"${micros_to_usd(n)}" if limit.kind is LimitKind.BUDGET else str(n)
+        for n in (limit.value, hit.used, hit.reserved, hit.asked)
     ]
     value, used, reserved, asked = shown
     said = (
@@ -71,12 +72,24 @@ def _limit_error(hit: LimitHit, data: dict[str, Any]) -> HeadwayError:
     )
     if hit.retry_kind is RetryKind.NEVER:
         said += " This request is larger than the limit: make it smaller."
-    if limit.kind in _MONEY or hit.retry_kind is RetryKind.NEVER:
+    if limit.kind is LimitKind.BUDGET or hit.retry_kind is RetryKind.NEVER:
         # The official SDKs retry a 429 unless told not to, and a month does not end in two seconds.
         data["headers"] = (("x-should-retry", "false"),)
-    if limit.kind in _MONEY:
+    if limit.kind is LimitKind.BUDGET:
         return QuotaSpent(said, retry_after_s=hit.retry_after_s, **data)
     return RateLimited(said, retry_after_s=hit.retry_after_s, **data)
+
+
+def _balance_error(hit: LimitHit, data: dict[str, Any]) -> HeadwayError:
+    left, reserved, asked = (f"${micros_to_usd(n)}" for n in (hit.limit.value, hit.reserved, hit.asked))
+    said = (
+        f"The balance of your organisation does not allow this request: {left} left, "
+        f"{reserved} of it reserved by running requests, up to {asked} asked for."
+    )
+    if hit.retry_kind is RetryKind.NEVER:
+        said += " Add credit, or make the request smaller."
+    data["headers"] = (("x-should-retry", "false"),)
+    return BalanceSpent(said, retry_after_s=hit.retry_after_s, **data)
 
 
 def _detail(refusal: Refused) -> dict[str, Any]:

@@ -26,11 +26,14 @@ from inference.gateway.key_rows import (
 from inference.gateway.tenant_rows import (
     NO_FACTS,
     NO_PRICE,
+    Balance,
+    BalanceRow,
     MonthRow,
     PricesRow,
     Spend,
     TenantFacts,
     TermsRow,
+    balance_of,
     facts_of,
     price_at,
     spend_of,
@@ -152,13 +155,14 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "terms": TermsRow,
     "price": PricesRow,
     "month": MonthRow,
+    "balance": BalanceRow,
 }
 
 
 _MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight")
 
 # Gone would mean without limits, free, unspent: what was known before is nearer to the truth.
-_KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month"})
+_KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month", "balance"})
 
 
 @dataclass(slots=True)
@@ -172,6 +176,8 @@ class _Tables:
     terms: dict[str, tuple[TenantTerms, TenantFacts]] = field(default_factory=dict)
     prices: dict[str, PricesRow] = field(default_factory=dict)
     months: dict[str, MonthRow] = field(default_factory=dict)
+    balances: dict[str, tuple[int, BalanceRow]] = field(default_factory=dict)
+    """Each with the id of the change that told it."""
     # Derived from models and replicas, swapped whole.
     sorted_models: list[ModelEntry] = field(default_factory=list)
     ready_by_model: dict[str, list[ReplicaEntry]] = field(default_factory=dict)
@@ -187,7 +193,7 @@ class ControlState:
         self.applied_change_id = 0
         self._tables = _Tables()
         self._callbacks: list[Callable[[], None]] = []
-        self._tenant_callbacks: dict[str, list[Callable[[frozenset[str]], None]]] = {"terms": [], "month": []}
+        self._tenant_callbacks: dict[str, list[Callable[[frozenset[str]], None]]] = {"terms": [], "month": [], "balance": []}
 
     # Readers
 
@@ -286,6 +292,11 @@ class ControlState:
         """Of the month that runs at `now_s` (unix time): of the tenant, first, and of each of its scopes with a budget."""
         return spend_of(self.terms(tenant_id), self.facts(tenant_id).time_zone, self._tables.months.get(tenant_id), now_s)
 
+    def balance(self, tenant_id: str) -> Balance:
+        """What was told of it; for one who pays later without its credit."""
+        told_by, row = self._tables.balances.get(tenant_id, (0, None))
+        return balance_of(row, is_prepaid=self.facts(tenant_id).is_prepaid, told_by=told_by)
+
     # The feed's thread
 
     def on_terms_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
@@ -295,6 +306,10 @@ class ControlState:
     def on_months_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
         """The same for what `spend` says of them. A month that ends changes it too, and calls nobody."""
         self._tenant_callbacks["month"].append(callback)
+
+    def on_balances_changed(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """The same for `balance`, which terms that change change too."""
+        self._tenant_callbacks["balance"].append(callback)
 
     def on_routes_changed(self, callback: Callable[[], None]) -> None:
         """Called on the feed's thread after models or replicas have changed; it must be quick and must not raise."""
@@ -319,6 +334,7 @@ class ControlState:
         self._finish(changes, is_reload=True)
         self._tell_tenants("terms", before.terms.keys() - tables.terms.keys())
         self._tell_tenants("month", before.months.keys() - tables.months.keys())
+        self._tell_tenants("balance", before.balances.keys() - tables.balances.keys())
 
     def rows(self) -> list[Change]:
         """The newest row of each object that is not gone, and of each revoked key: what a snapshot holds."""
@@ -375,6 +391,8 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.prices[change.key] = value
         case MonthRow():
             tables.months[change.key] = value
+        case BalanceRow():
+            tables.balances[change.key] = change.id, value
 
 
 def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | None:
@@ -419,6 +437,7 @@ def _remove(tables: _Tables, change: Change) -> None:
             "terms": tables.terms,
             "price": tables.prices,
             "month": tables.months,
+            "balance": tables.balances,
         }
         tables_of_kind[change.kind].pop(change.key, None)
 

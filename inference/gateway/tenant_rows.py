@@ -30,6 +30,7 @@ class TermsRow(msgspec.Struct, frozen=True):
     limits: list[LimitRow]
     salt_per_key: bool = False
     discount_percent: int = 0
+    is_prepaid: bool = False
 
 
 class PriceRow(msgspec.Struct, frozen=True):
@@ -72,6 +73,24 @@ class MonthRow(msgspec.Struct, frozen=True):
         return _picos_of(self.spent_micros or 0 if self.spent_picos is None else self.spent_picos)
 
 
+class BalanceRow(msgspec.Struct, frozen=True):
+    """All credit a tenant may use, and all it has spent, of all time. Pico-dollars, as text."""
+
+    credit_picos: _Picos
+    spent_picos: _Picos
+    expiring: list[tuple[float, _Picos]] = []
+    """Of the credit, what is not spent and until when (unix seconds) it may be."""
+
+
+class Balance(NamedTuple):
+    """As policy's `set_balance` takes it, in unix seconds."""
+
+    credit_picos: int | None
+    spent_picos: int = 0
+    expiring: tuple[tuple[float, int], ...] = ()
+    told_by: int = 0
+
+
 class Spend(NamedTuple):
     """What has been spent of one scope's budget in the month that runs now, as far as the ledger knows."""
 
@@ -91,6 +110,8 @@ class TenantFacts:
     """Prefix caches are shared within one key, not within the tenant."""
     discount_percent: int = 0
     """Off the list price of every token."""
+    is_prepaid: bool = False
+    """It may spend what its balance has, and no more."""
 
 
 NO_FACTS = TenantFacts()
@@ -108,7 +129,22 @@ def terms_of(tenant_id: str, row: TermsRow) -> TenantTerms:
 
 
 def facts_of(row: TermsRow) -> TenantFacts:
-    return TenantFacts(row.plan, row.time_zone, row.default_max_tokens, row.salt_per_key, row.discount_percent)
+    return TenantFacts(
+        plan=row.plan,
+        time_zone=row.time_zone,
+        default_max_tokens=row.default_max_tokens,
+        salt_per_key=row.salt_per_key,
+        discount_percent=row.discount_percent,
+        is_prepaid=row.is_prepaid,
+    )
+
+
+def balance_of(row: BalanceRow | None, *, is_prepaid: bool, told_by: int) -> Balance:
+    """One who pays in advance, and of whose balance nothing was told, has none."""
+    if row is None:
+        return Balance(0 if is_prepaid else None)
+    expiring = tuple((at_s, int(picos)) for at_s, picos in row.expiring)
+    return Balance(int(row.credit_picos) if is_prepaid else None, int(row.spent_picos), expiring, told_by)
 
 
 def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: float) -> list[Spend]:

@@ -115,9 +115,20 @@ class Brain:
         """As Limiter's."""
         self._limiter.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
 
-    def set_balance(self, tenant: str, available_picos: int | None) -> list[Decision]:
-        self._limiter.set_balance(tenant, available_picos)
-        return []
+    def set_balance(
+        self,
+        tenant: str,
+        *,
+        credit_picos: int | None,
+        spent_picos: int = 0,
+        expiring: Iterable[tuple[float, int]] = (),
+        told_by: int = 0,
+        now_s: float,
+    ) -> None:
+        """As Limiter's."""
+        self._limiter.set_balance(
+            tenant, credit_picos=credit_picos, spent_picos=spent_picos, expiring=expiring, told_by=told_by, now_s=now_s
+        )
 
     def acknowledged(self, tenant: str, amount_picos: int, *, key: str | None = None, model: str | None = None) -> None:
         """The ledger's rows of the tenant's month include so much more of what was settled here."""

@@ -33,8 +33,7 @@ def at_most_picos(ask: Ask, amounts: Amounts) -> int:
 def spend(tenant: TenantState, states: Iterable[ScopeState], picos: int) -> None:
     for state in states:
         state.month.settle(picos)
-    if tenant.balance_picos is not None:
-        tenant.balance_picos -= picos
+    tenant.balance.settle(picos)
 
 
 def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]) -> int:
@@ -50,8 +49,9 @@ def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]
         if state.budget is not None:
             left_picos = state.budget_picos - state.month.spent_picos() - state.reserved_picos
             room = min(room, _affordable_tokens(ask, left_picos))
-    if tenant.balance_picos is not None:
-        room = min(room, _affordable_tokens(ask, tenant.balance_picos - tenant.reserved_picos))
+    left_picos = tenant.balance.left_picos(tenant.reserved_picos)
+    if left_picos is not None:
+        room = min(room, _affordable_tokens(ask, left_picos))
     return max(room, min(least, ask.max_tokens))
 
 
@@ -79,7 +79,8 @@ def find_hit(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable
 
 def _fits(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
     """The usual answer, cheaply: whether there are no hits."""
-    if picos and tenant.balance_picos is not None and tenant.reserved_picos + picos > tenant.balance_picos:
+    credit_picos = tenant.balance.credit_picos
+    if picos and credit_picos is not None and tenant.balance.spent_picos() + tenant.reserved_picos + picos > credit_picos:
         return False
     for state in states:
         if state.rates:
@@ -118,9 +119,10 @@ def _money_hits(asked: int, tenant: TenantState, states: Iterable[ScopeState], n
         if limit is not None and spent + reserved + asked > state.budget_picos:
             retry_after_s, kind = _budget_retry(state.budget_picos, spent, reserved, asked, tenant.month_ends_s, now_s)
             yield LimitHit(limit, micros_up(spent), micros_up(reserved), micros_up(asked), retry_after_s, kind)
-    if tenant.balance_picos is not None and tenant.reserved_picos + asked > tenant.balance_picos:
-        limit = Limit(tenant.scope, LimitKind.BALANCE, tenant.balance_picos // PICOS_A_MICRO)
-        is_never = asked > tenant.balance_picos
+    balance_picos = tenant.balance.left_picos(0)
+    if balance_picos is not None and tenant.reserved_picos + asked > balance_picos:
+        limit = Limit(tenant.scope, LimitKind.BALANCE, max(0, balance_picos) // PICOS_A_MICRO)
+        is_never = asked > balance_picos
         retry_after_s, kind = (None, RetryKind.NEVER) if is_never else (OPEN_RETRY_AFTER_S, RetryKind.ESTIMATE)
         yield LimitHit(limit, 0, micros_up(tenant.reserved_picos), micros_up(asked), retry_after_s, kind)
 

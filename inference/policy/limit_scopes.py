@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from inference.policy.decisions import PICOS_A_MICRO, Limit, LimitKind, RateView, Scope, ScopeKind
+from inference.policy.limit_balance import BalanceState
 from inference.policy.sliding_log import INPUT, OUTPUT, REQUESTS, SlidingLog
 
 RATE_KINDS = {LimitKind.REQUESTS: REQUESTS, LimitKind.INPUT_TOKENS: INPUT, LimitKind.OUTPUT_TOKENS: OUTPUT}
@@ -115,14 +116,14 @@ class ScopeState:
 class TenantState(ScopeState):
     """A tenant's own scope, and those of its keys and models: a stranger's key of the same id is another scope."""
 
-    __slots__ = ("_sweep_at", "balance_picos", "keys", "models", "month_ends_s")
+    __slots__ = ("_sweep_at", "balance", "keys", "models", "month_ends_s")
 
     def __init__(self, tenant: str) -> None:
         super().__init__(Scope(ScopeKind.TENANT, tenant), 0, tenant)
         self.keys: dict[str, ScopeState] = {}
         self.models: dict[str, ScopeState] = {}
         self.month_ends_s = inf  # not known
-        self.balance_picos: int | None = None  # None: this tenant does not pay in advance
+        self.balance = BalanceState()
         self._sweep_at = 64
 
     def key(self, key: str) -> ScopeState:

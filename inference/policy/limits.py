@@ -16,6 +16,7 @@ The rules:
 """
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -33,6 +34,17 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
+class BalanceUse:
+    """Of a tenant that pays in advance: all of all time."""
+
+    tenant: str
+    credit_picos: int
+    spent_picos: int
+    reserved_picos: int
+    told_by: int
+
+
+@dataclass(frozen=True, slots=True)
 class LimiterSnapshot:
     open: int
     """Requests that hold a reservation."""
@@ -46,6 +58,7 @@ class LimiterSnapshot:
     """Settlements above their reservation, since the start: an engine made more than it was asked for."""
     unacknowledged_picos: int
     limits: tuple[LimitUse, ...]
+    balances: tuple[BalanceUse, ...] = ()
 
 
 class _Open:
@@ -115,12 +128,25 @@ class Limiter:
             return
         (state if scope is None else state.state_of(scope)).month.tell_row(spent_picos, replaces=replaces)
 
-    def set_balance(self, tenant: str, available_picos: int | None) -> None:
-        """What is left of what was paid in advance, less holds and all that was settled up to now; None: pays later.
+    def set_balance(
+        self,
+        tenant: str,
+        *,
+        credit_picos: int | None,
+        spent_picos: int = 0,
+        expiring: Iterable[tuple[float, int]] = (),
+        told_by: int = 0,
+        now_s: float,
+    ) -> None:
+        """All credit the tenant may use, ever, and all it has spent, ever, as the ledger says; None: it pays later.
 
-        What is settled from now on is taken off here; acknowledgements change nothing.
+        In any order with settlements and `acknowledged`. `expiring`: of the credit, what is not spent and until when it
+        may be. `told_by`: which of the tellings it is, for `snapshot`. What runs is never cut.
         """
-        self._tenant(tenant).balance_picos = available_picos
+        self._tick(now_s)
+        balance = self._tenant(tenant).balance
+        balance.advance(now_s)
+        balance.tell(credit_picos, spent_picos, expiring, told_by=told_by, now_s=now_s)
 
     # What a request does
 
@@ -208,6 +234,7 @@ class Limiter:
         for each in (state, state.keys.get(key or ""), state.models.get(model or "")):
             if each is not None:
                 each.month.acknowledge(amount_picos)
+        state.balance.acknowledge(amount_picos)
 
     def restore(
         self,
@@ -264,7 +291,17 @@ class Limiter:
             overruns=self._overruns,
             unacknowledged_picos=sum(tenant.month.unacknowledged for tenant in self._tenants.values()),
             limits=tuple(_use(state, limit) for state in states for limit in state.limits()),
+            balances=tuple(self._balance_uses()),
         )
+
+    def _balance_uses(self) -> Iterator[BalanceUse]:
+        for tenant in self._tenants.values():
+            balance = tenant.balance
+            if balance.next_expiry_s <= self._now_s:
+                balance.advance(self._now_s)
+            if balance.credit_picos is not None:
+                name, spent_picos = tenant.scope.id, balance.spent_picos()
+                yield BalanceUse(name, balance.credit_picos, spent_picos, tenant.reserved_picos, balance.told_by)
 
     def check_invariants(self, now_s: float) -> None:
         """For tests: every sum is what its parts say. O(everything)."""
@@ -310,6 +347,8 @@ class Limiter:
     def _states(self, ask: Ask, now_s: float) -> tuple[TenantState, tuple[ScopeState, ...]]:
         tenant = self._tenant(ask.tenant)
         tenant.roll_month(now_s)
+        if now_s >= tenant.balance.next_expiry_s:
+            tenant.balance.advance(now_s)
         states = (tenant, tenant.key(ask.key), tenant.model(ask.model))
         for state in states:
             if now_s >= state.log.next_expiry_s:
@@ -352,6 +391,8 @@ class Limiter:
 
     def _close(self, request_id: str, known: _Open, amounts: Amounts, now_s: float) -> None:
         known.tenant.roll_month(now_s)
+        if now_s >= known.tenant.balance.next_expiry_s:
+            known.tenant.balance.advance(now_s)
         for state in known.states:
             state.reserved_picos -= known.picos
             if now_s >= state.log.next_expiry_s:

@@ -11,7 +11,7 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
-                                  default_max_tokens (or null), salt_per_key, discount_percent,
+                                  default_max_tokens (or null), salt_per_key, discount_percent, is_prepaid,
                                   limits: [{scope ("tenant" | "key" | "model"), id (as in policy's Scope),
                                   kind (LimitKind), value}, ...]}; no row: the default plan
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
@@ -19,6 +19,8 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_picos (as text), keys: {id: picos},
                                   models: {id: picos}}: the newest month something was spent in; keys and models
                                   are those with a budget. A figure (publish_figure)
+    balance  key = tenant id     {credit_picos, spent_picos (as text), expiring: [[unix s, picos as text], ...]}: all it may
+                                  use and all it has spent, ever. A figure
 """
 
 from datetime import datetime, timedelta
@@ -30,7 +32,7 @@ from django.utils import timezone
 
 from inference.models import ControlChange
 
-Kind = Literal["tenant", "key", "member", "model", "replica", "terms", "price", "month"]
+Kind = Literal["tenant", "key", "member", "model", "replica", "terms", "price", "month", "balance"]
 
 # How long a figure's row is kept after a newer one: long enough for every live reader to have moved past it.
 FIGURE_KEEP = timedelta(seconds=60)

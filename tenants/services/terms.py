@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 
+from billing.services.credit_use import tell_balance
 from billing.services.month_spend import tell_month
 from billing.services.usage_days import rebuild_days
 from billing.services.usage_rows import wait_for_writers
@@ -124,6 +125,7 @@ def define_plan(
     discount_percent: int | None = None,
     salt_per_key: bool | None = None,
     is_self_service: bool | None = None,
+    is_prepaid: bool | None = None,
 ) -> Plan:
     """Make a plan, or change what is given of one; every tenant on it is told. Raises InvalidInput.
 
@@ -145,6 +147,7 @@ def define_plan(
         "discount_percent": discount_percent,
         "salt_per_key": salt_per_key,
         "is_self_service": is_self_service,
+        "is_prepaid": is_prepaid,
     }
     given |= {field: value for field, value in named.items() if value is not None}
     if default_max_tokens is not None or not has_default_max_tokens:
@@ -171,9 +174,12 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "default_max_tokens": terms.default_max_tokens,
         "salt_per_key": terms.salt_per_key,
         "discount_percent": terms.discount_percent,
+        "is_prepaid": terms.is_prepaid,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)
+    if terms.is_prepaid:
+        tell_balance(tenant.id)
 
 
 def _tell(tenant: Tenant, before: TermsInForce, *, action: str, actor: str) -> TermsInForce:

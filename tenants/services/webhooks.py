@@ -21,7 +21,7 @@ KIND = "webhook"
 """Of outbox entries: {"delivery": id}."""
 MAX_ENDPOINTS = 20
 KEPT = timedelta(days=30)
-SUBSCRIBED = (EventType.KEY_EXPIRING, EventType.BUDGET_REACHED, EventType.MODEL_RETIRING)
+SUBSCRIBED = (EventType.KEY_EXPIRING, EventType.BUDGET_REACHED, EventType.BALANCE_LOW, EventType.MODEL_RETIRING)
 
 
 @dataclass(frozen=True)

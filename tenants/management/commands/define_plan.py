@@ -12,6 +12,7 @@ from tenants.services.terms import define_plan
 
 _TRUTHS = {
     "salt_per_key": "prefix caches are shared within one key, not within the tenant",
+    "is_prepaid": "its tenants spend what their balance has, and no more",
     "is_self_service": "a tenant may choose it by itself",
 }
 

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0010_operator_visits'),
+        ('tenants', '0011_prepaid_plans'),
     ]
 
     operations = [
