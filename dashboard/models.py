@@ -1,5 +1,6 @@
 """What pages keep for themselves."""
 
+import uuid
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -32,6 +33,33 @@ class SavedView(models.Model):
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("tenant", "member", "name"), name="one_view_per_member_and_name"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Preset(models.Model):
+    """How the playground is set: what is asked of which model, never what was answered."""
+
+    class Visibility(models.TextChoices):
+        MINE = "mine"
+        TENANT = "tenant"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+")
+    member = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=60)
+    visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.MINE)
+    model = models.CharField(max_length=200, help_text="public id")
+    system_prompt = models.TextField(blank=True)
+    parameters = models.JSONField(default=dict, help_text="by the names of the playground's form")
+    saved_at = models.DateTimeField(auto_now=True)
+
+    unscoped: ClassVar[models.Manager[Any]] = models.Manager()
+    objects = TenantOwnedManager()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "member", "name"), name="one_preset_per_member_and_name"),)
 
     def __str__(self) -> str:
         return self.name

@@ -105,7 +105,7 @@ def phases_of(record: Mapping[str, Any]) -> list[Phase]:
     return phases
 
 
-_CALLS = {
+_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "/v1/chat/completions": ("/chat/completions", {"messages": [{"role": "user", "content": PLACEHOLDER}]}),
     "/v1/completions": ("/completions", {"prompt": PLACEHOLDER}),
     "/v1/generate": ("/generate", {"prompt": PLACEHOLDER}),

@@ -33,6 +33,12 @@ def membership_of(user: User, tenant_name: str) -> Membership | None:
     return found
 
 
+def roles_now(tenant: Tenant) -> dict[int, str]:
+    """Of those who may enter at this moment, by user id: nobody's where the tenant is suspended."""
+    rows = Membership.objects.for_tenant(tenant).filter(user__is_active=True, tenant__suspended_at=None)
+    return dict(rows.values_list("user_id", "role"))
+
+
 def tenants_of(user: User) -> list[Membership]:
     """The memberships of a person, each with its tenant, by the tenant's name."""
     if not user.is_authenticated or not user.is_active:

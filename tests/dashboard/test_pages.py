@@ -71,6 +71,7 @@ def filled(pattern: URLPattern, acme: Furnished) -> str:
         "user_id": str(acme.people["viewer"].id),
         "invitation_id": "00000000-0000-4000-8000-000000000000",
         "view_id": "1",
+        "preset_id": "00000000-0000-4000-8000-000000000000",
         "webhook_id": str(acme.endpoint.id),
         "delivery_id": "00000000-0000-4000-8000-000000000000",
     }

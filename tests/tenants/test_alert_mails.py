@@ -97,6 +97,7 @@ def test_a_tenant_says_who_is_told_of_what_and_may_switch_it_off(acme: Tenant) -
     assert raise_budget_alerts(AT) == 3, "webhooks are told all the same"
     assert Mail.objects.count() == 2
     entry = AuditEntry.objects.get(action="tenant.set_alert_mails")
+    assert entry.before is not None and entry.after is not None
     assert entry.before["budget.reached"] == list(DEFAULT_ROLES) and entry.after["budget.reached"] == []
     set_alert_roles(tenant=acme, roles=changed, actor="user:ann")
     assert AuditEntry.objects.filter(action="tenant.set_alert_mails").count() == 1, "nothing has changed"

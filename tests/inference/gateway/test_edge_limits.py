@@ -96,7 +96,7 @@ async def test_a_client_that_loops_on_an_unknown_model_meets_its_limit_of_reques
 
 async def test_an_unknown_model_is_said_also_where_nobody_can_count(replica: ScriptedReplica) -> None:
     async with running_gateway([*model_changes("m", [replica.url]), terms(requests_per_minute=4)]) as gateway:
-        gateway.parts.dispatcher.close()
+        gateway.dispatcher.close()
         assert (await gateway.post(body=basic(model="no-such-model"))).status_code == 404
 
 

@@ -102,9 +102,8 @@ def test_an_invitation_is_accepted_by_the_person_it_was_sent_to_alone_and_never_
         EmailAddress.objects.create(user=user, email=user.email, verified=True, primary=True)
     unverified = User.objects.create_user("unverified", "y@example.com")
     EmailAddress.objects.create(user=unverified, email=invited.email, verified=False, primary=False)
-    who = {"role": "developer", "actor": "test", "actor_role": "owner"}
-    token = invite(tenant=cast.tenant, email=invited.email, **who).token
-    before, path = everything(), "invitations/accept/"
+    token = invite(tenant=cast.tenant, email=invited.email, role="developer", actor="test", actor_role="owner").token
+    path = "invitations/accept/"
     callers = {
         Api(): (401, "not_authenticated"),
         with_key(cast.tenant, *Scope, member=cast.people["owner"]): (403, "session_needed"),
