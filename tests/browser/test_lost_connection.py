@@ -29,12 +29,13 @@ class Wire:
             return
         self.pages.append(ours)
         server = ours.connect_to_server()
-        ours.on_message(lambda text: self._say(server, str(text)))
-        server.on_message(lambda text: self._pass(ours, str(text)))
 
-    def _say(self, server: WebSocketRoute, text: str) -> None:
-        self.sent.append(json.loads(text))
-        server.send(text)
+        def heard(text: str | bytes) -> None:
+            self.sent.append(json.loads(text))
+            server.send(text)
+
+        ours.on_message(heard)
+        server.on_message(lambda text: self._pass(ours, str(text)))
 
     def _pass(self, ours: WebSocketRoute, text: str) -> None:
         if self.num_to_drop and json.loads(text).get("type") == "change":

@@ -37,7 +37,7 @@ def ask(page: Page, text: str) -> None:
 def comparing(page: Page, tenant: str) -> tuple[Locator, Locator]:
     page.goto(f"/t/{tenant}/playground/?model={MODEL}")
     page.get_by_role("button", name="Compare").click()
-    page.get_by_label("Second model").select_option(OTHER)
+    page.get_by_label("Second model", exact=True).select_option(OTHER)
     first, second = page.locator("[data-column]").all()
     return first, second
 

@@ -24,13 +24,17 @@ Alpine.data("theme", () => ({
 
 Alpine.data("copier", () => ({
   label: "Copy",
+  usual: "Copy",
+  init() {
+    this.label = this.usual = this.$root.textContent.trim();
+  },
   async copy() {
     const source = document.getElementById(this.$el.dataset.copies);
     await navigator.clipboard.writeText(source.value ?? source.textContent.trim());
     this.label = "Copied";
     toast("Copied to the clipboard");
     setTimeout(() => {
-      this.label = "Copy";
+      this.label = this.usual;
     }, 2000);
   },
 }));
