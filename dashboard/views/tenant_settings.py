@@ -26,6 +26,7 @@ ALERTS = {
     "key.expiring": "A key ends in 7 days, or in one",
     "budget.reached": "50, 80 or 100 % of a hard limit are spent",
     "model.retiring": "A model you use has an end",
+    "balance.low": "A balance is down to 20 % of what was paid in last, or used up",
 }
 
 

@@ -26,6 +26,7 @@ EVENTS = [
     ("key.expiring", "key.expiring: a key ends in 7 days, or in one"),
     ("budget.reached", "budget.reached: 50, 80 or 100 % of a hard limit are spent"),
     ("model.retiring", "model.retiring: a model you use has an end"),
+    ("balance.low", "balance.low: 20 % of what was paid in last are left, or nothing"),
 ]
 
 

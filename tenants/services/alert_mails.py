@@ -11,11 +11,12 @@ from headway.money import micros_to_usd
 from tenants.models import AlertMail, EventType, Membership, Tenant
 from tenants.services.audit import record_audit
 from tenants.services.holding import hold_tenant
+from tenants.services.webhooks import tell_webhooks
 from workers.services.mail import queue_mail
 from workers.services.site_links import site_url
 
 DEFAULT_ROLES = (Membership.Role.OWNER.value, Membership.Role.BILLING.value)
-MAILED = (EventType.KEY_EXPIRING, EventType.BUDGET_REACHED, EventType.MODEL_RETIRING)
+MAILED = (EventType.KEY_EXPIRING, EventType.BUDGET_REACHED, EventType.MODEL_RETIRING, EventType.BALANCE_LOW)
 SETTINGS_PATH = "/t/{tenant}/settings/"
 
 
@@ -43,6 +44,23 @@ def set_alert_roles(*, tenant: Tenant, roles: Mapping[str, list[str]], actor: st
             record_audit(
                 actor=actor, action="tenant.set_alert_mails", target=tenant.name, tenant=tenant, before=before, after=after
             )
+
+
+def tell_alert(
+    tenant: Tenant,
+    type: EventType,  # noqa: A002
+    occasion: str,
+    data: dict[str, Any],
+    *,
+    by_mail: bool = True,
+) -> bool:
+    """By webhook and by mail in one transaction. False: this occasion was told before."""
+    with transaction.atomic():
+        if tell_webhooks(tenant=tenant, type=type, occasion=occasion, data=data) is None:
+            return False
+        if by_mail:
+            mail_alert(tenant=tenant, type=type, data=data)
+    return True
 
 
 def mail_alert(*, tenant: Tenant, type: EventType, data: Mapping[str, Any]) -> int:  # noqa: A002
@@ -87,6 +105,15 @@ def _model_retiring(tenant: str, data: Mapping[str, Any]) -> tuple[str, str, str
     return f"The model {data['model']} retires", text, f"/t/{tenant}/models/"
 
 
+def _balance_low(tenant: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
+    what = "is used up" if data["percent"] == 0 else f"is down to {data['percent']} % of what was paid in last"
+    text = (
+        f"${data['left_usd']} of credit are left to {tenant}.\n"
+        "Without credit, requests that cost something are refused; what runs is not cut."
+    )
+    return f"The balance of {tenant} {what}", text, f"/t/{tenant}/billing/"
+
+
 def _utc(text: str) -> str:
     at = parse_datetime(text)
     assert at is not None, "alerts write ISO 8601"
@@ -97,4 +124,5 @@ _WORDS: dict[EventType, Callable[[str, Mapping[str, Any]], tuple[str, str, str]]
     EventType.KEY_EXPIRING: _key_expiring,
     EventType.BUDGET_REACHED: _budget_reached,
     EventType.MODEL_RETIRING: _model_retiring,
+    EventType.BALANCE_LOW: _balance_low,
 }

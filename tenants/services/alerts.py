@@ -3,9 +3,7 @@ told once.
 """
 
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
 from billing.selectors import spent_by_scope, tenants_that_used, tenants_with_spend
@@ -15,9 +13,8 @@ from headway.months import month_of
 from inference.selectors import has_model
 from tenants.models import ApiKey, EventType, LimitKind, Tenant, WebhookEndpoint
 from tenants.selectors import LimitInForce, lineages, terms_in_force
-from tenants.services.alert_mails import mail_alert
+from tenants.services.alert_mails import tell_alert
 from tenants.services.audit import record_audit
-from tenants.services.webhooks import tell_webhooks
 
 EXPIRY_NOTICES = (timedelta(days=1), timedelta(days=7))
 """Nearest first."""
@@ -34,7 +31,7 @@ def raise_expiry_alerts(now: datetime | None = None) -> int:
         expires = key.expires_at.isoformat()
         data = {"key": key.id, "name": key.name, "expires_at": expires, "within_days": notice.days}
         occasion = f"key.expiring:{key.id}:{expires}:{notice.days}"
-        told += _tell(key.tenant, EventType.KEY_EXPIRING, occasion, data)
+        told += tell_alert(key.tenant, EventType.KEY_EXPIRING, occasion, data)
     return told
 
 
@@ -62,19 +59,9 @@ def announce_retirement(*, model: str, retires_at: datetime, actor: str) -> int:
     for tenant in Tenant.objects.filter(id__in=users | listeners):
         occasion = f"model.retiring:{model[:150]}:{at}"
         data = {"model": model, "retires_at": at}
-        told += _tell(tenant, EventType.MODEL_RETIRING, occasion, data, by_mail=tenant.id in users)
+        told += tell_alert(tenant, EventType.MODEL_RETIRING, occasion, data, by_mail=tenant.id in users)
     record_audit(actor=actor, action="model.announce_retirement", target=model[:200], after={"retires_at": at, "told": told})
     return told
-
-
-def _tell(tenant: Tenant, type: EventType, occasion: str, data: dict[str, Any], *, by_mail: bool = True) -> bool:  # noqa: A002
-    """By webhook and by mail in one transaction. False: this occasion was told before."""
-    with transaction.atomic():
-        if tell_webhooks(tenant=tenant, type=type, occasion=occasion, data=data) is None:
-            return False
-        if by_mail:
-            mail_alert(tenant=tenant, type=type, data=data)
-    return True
 
 
 def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
@@ -96,5 +83,5 @@ def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
             "budget_micros": limit.value,
         }
         occasion = f"budget.reached:{limit.scope}:{scope_id[:150]}:{month}:{limit.value}:{percent}"
-        told += _tell(tenant, EventType.BUDGET_REACHED, occasion, data)
+        told += tell_alert(tenant, EventType.BUDGET_REACHED, occasion, data)
     return told

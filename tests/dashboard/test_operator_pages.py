@@ -13,6 +13,7 @@ from dashboard.seats import seat_of
 from inference.models import ControlChange
 from tenants.access import LOOKING, Action
 from tenants.models import AuditEntry, OperatorVisit, Plan, User
+from tenants.selectors import roles_now
 from tenants.services.members import ensure_operator
 from tests.dashboard.furnished import Furnished, furnish
 from tests.tenants.cast import full_tenant, person, tenant_with
@@ -162,3 +163,10 @@ def test_an_operator_who_is_one_no_more_has_no_visit_either(acme: Furnished, cli
     operator.is_superuser = False
     operator.save(update_fields=["is_superuser"])
     assert seat_of(operator, "acme") is None
+
+
+def test_a_live_page_stays_open_for_a_visitor_until_the_visit_is_over(acme: Furnished, client: Client, operator: User) -> None:
+    client.post("/operator/tenants/acme/visit/", VISIT | {"role": "viewer"})
+    assert roles_now(acme.tenant)[operator.id] == "viewer"
+    client.post("/operator/leave/")
+    assert operator.id not in roles_now(acme.tenant)

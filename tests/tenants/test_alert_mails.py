@@ -11,7 +11,7 @@ from headway.errors import InvalidInput
 from headway.money import PICOS_A_MICRO
 from inference.models import Model
 from tenants.models import AlertMail, AuditEntry, EventType, LimitKind, Tenant, User
-from tenants.services.alert_mails import DEFAULT_ROLES, alert_roles, set_alert_roles
+from tenants.services.alert_mails import DEFAULT_ROLES, alert_roles, set_alert_roles, tell_alert
 from tenants.services.alerts import announce_retirement, raise_budget_alerts, raise_expiry_alerts
 from tenants.services.keys import issue_api_key
 from tenants.services.terms import set_limits
@@ -24,6 +24,7 @@ from workers.models import Mail, OutboxEntry
 
 pytestmark = pytest.mark.django_db
 AT = datetime(2026, 11, 15, 12, tzinfo=UTC)
+KINDS = ("key.expiring", "budget.reached", "model.retiring", "balance.low")
 TOLD = {"acme-owner@example.com", "acme-billing@example.com"}
 
 
@@ -87,7 +88,7 @@ def test_a_model_that_goes_is_told_by_mail_to_those_that_used_it(acme: Tenant) -
 
 
 def test_a_tenant_says_who_is_told_of_what_and_may_switch_it_off(acme: Tenant) -> None:
-    assert alert_roles(acme) == {kind: list(DEFAULT_ROLES) for kind in ("key.expiring", "budget.reached", "model.retiring")}
+    assert alert_roles(acme) == {kind: list(DEFAULT_ROLES) for kind in KINDS}
     changed = {"key.expiring": ["developer", "admin"], "budget.reached": []}
     set_alert_roles(tenant=acme, roles=changed, actor="user:ann")
     expiring(acme)
@@ -132,3 +133,13 @@ def test_two_sweeps_at_once_mail_once(acme: Tenant) -> None:
     assert at_once(raise_expiry_alerts, raise_expiry_alerts, raise_expiry_alerts) == {"done": 3}
     assert told() == Counter(TOLD)
     assert EventType.KEY_EXPIRING.value == "key.expiring"
+
+
+def test_a_balance_that_is_low_is_told_by_mail_too(acme: Tenant) -> None:
+    data = {"percent": 20, "left_usd": "1.5", "of_micros": 10_000_000}
+    assert tell_alert(acme, EventType.BALANCE_LOW, "balance.low:g:20", data)
+    assert not tell_alert(acme, EventType.BALANCE_LOW, "balance.low:g:20", data)
+    mails = list(Mail.objects.values_list("to", "subject"))
+    assert {to for to, _ in mails} == TOLD
+    assert len(mails) == len(TOLD)
+    assert "$1.5 of credit" in Mail.objects.all()[0].text
