@@ -55,6 +55,19 @@ def prices_in_force(model: str) -> list[Price]:
     return sorted([*holds.values(), *kept], key=lambda price: (price.tier, price.effective_from, price.version))
 
 
+def every_price_in_force(models: Sequence[str], *, now: datetime) -> list[Price]:
+    """As `prices_in_force`, of these models, in one query; by model."""
+    kept: list[Price] = []
+    holds: dict[tuple[str, str], Price] = {}
+    for price in Price.objects.filter(model__in=models).order_by("effective_from", "version"):
+        if price.effective_from <= now:
+            holds[price.model, price.tier] = price
+        else:
+            kept.append(price)
+    found = [*holds.values(), *kept]
+    return sorted(found, key=lambda price: (price.model, price.tier, price.effective_from, price.version))
+
+
 def spent_picos(tenant_id: UUID, month: str) -> int:
     """Pico-dollars of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()
