@@ -5,10 +5,11 @@
 ├── DocumentFailed     page someone: a document could not be set
 ├── RateMissing        set the exchange rate it names, then close the month again
 ├── MonthNotOver       try again after the month has ended where the tenant is
-└── Conflict ── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
+├── Conflict ── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
+└── InvalidInput ── PriceJump   confirm it: the price is a hundred times what holds, or a hundredth
 """
 
-from headway.errors import Conflict, HeadwayError
+from headway.errors import Conflict, HeadwayError, InvalidInput
 
 
 class UsageRefused(HeadwayError):
@@ -63,3 +64,9 @@ class ReferenceUsed(Conflict):
     """Look at what was done with this reference; it was for another amount, kind or organisation, and nothing was done."""
 
     code = "reference_used"
+
+
+class PriceJump(InvalidInput):
+    """Confirm it, or fix the unit: the price is more than a hundred times what holds, or less than a hundredth."""
+
+    code = "price_jump"

@@ -186,6 +186,10 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
+    return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "name"))
+
+
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     """Of the tenants that there are."""
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))

@@ -1,8 +1,10 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from billing.services.balances import expire_grants, release_stale_holds
 from billing.services.closing import close_due
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
+from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
 from tenants.services.webhooks import forget_old_deliveries
 from workers.effects import EFFECTS
@@ -37,6 +39,14 @@ def sweep_budgets() -> None:
 @app.task
 def sweep_statements() -> None:
     close_due()
+
+
+@app.task
+def sweep_balances() -> None:
+    release_stale_holds()
+    expire_grants()
+    raise_balance_alerts()
+    check_balances()
 
 
 @app.task

@@ -23,7 +23,7 @@ from tenants.selectors import time_zones
 
 GRANULARITIES = {"minute": 60, "hour": 3600, "day": 86400}
 MAX_BUCKETS = {"minute": 24 * 60, "hour": 24 * 93, "day": 800}
-GROUPS = {"model": "model", "key": "key_id", "member": "member_id", "tier": "tier"}
+GROUPS = {"model": "model", "key": "key_id", "member": "member_id", "version": "version", "tier": "tier"}
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,9 @@ def find_hit(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable
 
 def _fits(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
     """The usual answer, cheaply: whether there are no hits."""
-    if picos and tenant.balance.credit_picos is not None:
-        if tenant.balance.spent_picos() + tenant.reserved_picos + picos > tenant.balance.credit_picos:
-            return False
+    credit_picos = tenant.balance.credit_picos
+    if picos and credit_picos is not None and tenant.balance.spent_picos() + tenant.reserved_picos + picos > credit_picos:
+        return False
     for state in states:
         if state.rates:
             total = state.log.total

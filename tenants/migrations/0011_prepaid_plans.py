@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0009_publish_discounts'),
+        ('tenants', '0010_operator_visits'),
     ]
 
     operations = [
