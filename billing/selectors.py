@@ -68,6 +68,12 @@ def every_price_in_force(models: Sequence[str], *, now: datetime) -> list[Price]
     return sorted(found, key=lambda price: (price.model, price.tier, price.effective_from, price.version))
 
 
+def prices_of_models(models: Sequence[str] | None) -> QuerySet[Price]:
+    """All versions, newest first; None: of every model."""
+    rows = Price.objects.order_by("-id")
+    return rows if models is None else rows.filter(model__in=models)
+
+
 def spent_picos(tenant_id: UUID, month: str) -> int:
     """Pico-dollars of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()

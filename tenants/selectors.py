@@ -260,11 +260,6 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
     return rows.select_related("event").order_by("-created_at", "id")
 
 
-def tenant_with_id(tenant_id: UUID) -> Tenant | None:
-    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
-    return found
-
-
 def every_tenant_id() -> list[UUID]:
     """In the order they were made."""
     return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))

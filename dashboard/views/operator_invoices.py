@@ -23,6 +23,17 @@ from headway.clean_text import cleaned
 from headway.errors import HeadwayError, NotFound
 
 MAX_FAILURES_TOLD = 5
+ENDINGS = (
+    ("void", "Take back", "A credit note of all that is left of it. There is no way back.", "operator_void", "Take it back"),
+    (
+        "write-off",
+        "Write off",
+        "Nobody will pay it. It may still be paid, or taken back.",
+        "operator_write_off",
+        "Write it off",
+    ),
+)
+"""Id, title, what it does, address, button."""
 
 
 @require_GET
@@ -113,7 +124,7 @@ def closing(request: HttpRequest) -> HttpResponse:
 @operators_only
 def close(request: HttpRequest) -> HttpResponse:
     """Each tenant's month is a transaction of its own: what fails stays open, the others are closed."""
-    month = cleaned(request.POST.get("month", "")).strip()[:7]
+    month = cleaned(request.GET.get("month", "")).strip()[:7]
     if is_confirmed(request, month):
         try:
             _tell_closed(request, month, close_all(month, actor=actor_of(request)))
@@ -125,7 +136,7 @@ def close(request: HttpRequest) -> HttpResponse:
 def _tell_closed(request: HttpRequest, month: str, done: Closing) -> None:
     new = [each for each in done.closed if each.is_new]
     made = sum(each.invoice is not None for each in new)
-    messages.success(request, f"{month}: {len(new)} closed now, with {made} invoices; {len(done.closed) - len(new)} were before")
+    messages.success(request, f"{month}: {len(new)} closed now, with {made} invoices; {len(done.closed) - len(new)} before")
     reasons = sorted(set(done.failed.values()))
     for reason in reasons[:MAX_FAILURES_TOLD]:
         number = sum(each == reason for each in done.failed.values())
@@ -134,8 +145,11 @@ def _tell_closed(request: HttpRequest, month: str, done: Closing) -> None:
 
 def _shown(found: Any) -> dict[str, Any]:
     page = invoice_page(found)
+    left = found.total_minor - found.credited_minor
     return {
         "page": page,
+        "may_credit": left > 0,
+        "endings": ENDINGS[: 2 if found.state == "open" else 1] if left > 0 else (),
         "payment_form": PaymentForm(currency=found.currency),
         "credit_form": CreditNoteForm(currency=found.currency, lines=page.lines),
     }
