@@ -186,6 +186,11 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def tenant_with_id(tenant_id: UUID) -> Tenant | None:
+    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
+    return found
+
+
 def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "name"))
 
