@@ -9,6 +9,7 @@ from billing import account_models, invoice_models  # noqa: F401  tables of this
 from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
+from billing.credit_models import GrantKind as GrantKind
 from billing.credit_models import GrantUse as GrantUse
 from billing.credit_models import Hold as Hold
 from billing.credit_models import HoldPart as HoldPart

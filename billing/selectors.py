@@ -55,6 +55,25 @@ def prices_in_force(model: str) -> list[Price]:
     return sorted([*holds.values(), *kept], key=lambda price: (price.tier, price.effective_from, price.version))
 
 
+def every_price_in_force(models: Sequence[str], *, now: datetime) -> list[Price]:
+    """As `prices_in_force`, of these models, in one query; by model."""
+    kept: list[Price] = []
+    holds: dict[tuple[str, str], Price] = {}
+    for price in Price.objects.filter(model__in=models).order_by("effective_from", "version"):
+        if price.effective_from <= now:
+            holds[price.model, price.tier] = price
+        else:
+            kept.append(price)
+    found = [*holds.values(), *kept]
+    return sorted(found, key=lambda price: (price.model, price.tier, price.effective_from, price.version))
+
+
+def prices_of_models(models: Sequence[str] | None) -> QuerySet[Price]:
+    """All versions, newest first; None: of every model."""
+    rows = Price.objects.order_by("-id")
+    return rows if models is None else rows.filter(model__in=models)
+
+
 def spent_picos(tenant_id: UUID, month: str) -> int:
     """Pico-dollars of a month, "YYYY-MM" in the tenant's time zone."""
     row = MonthSpend.objects.filter(tenant_id=tenant_id, month=month, key_id="", model="").first()

@@ -31,12 +31,23 @@ NAVIGATION = (
         "Manage",
         (
             ("members", "Members", "users", "view_members"),
+            ("billing", "Billing", "credit-card", "view_billing"),
+            ("invoices", "Invoices", "receipt-text", "view_billing"),
             ("webhooks", "Webhooks", "webhook", "view_webhooks"),
             ("audit", "Audit log", "scroll-text", "view_audit"),
             ("settings", "Settings", "settings", "view_tenant"),
         ),
     ),
 )
+
+_OPERATOR_PARENTS = {
+    "operator_tenant": "operator_tenants",
+    "operator_grant": "operator_tenants",
+    "operator_price_new": "operator_prices",
+    "operator_invoice": "operator_invoices",
+    "operator_pay": "operator_invoices",
+    "operator_credit": "operator_invoices",
+}
 
 
 def site(request: HttpRequest) -> dict[str, Any]:
@@ -50,7 +61,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         found["here"] = here
     elif hasattr(request, "operator_navigation"):
         name = request.resolver_match.url_name if request.resolver_match else ""
-        found["here"] = {"operator_tenant": "operator_tenants"}.get(name or "", name)
+        found["here"] = _OPERATOR_PARENTS.get(name or "", name)
     user = getattr(request, "user", None)
     if user is not None:
         found["memberships"] = SimpleLazyObject(lambda: tenants_of(user))

@@ -11,7 +11,12 @@ from django.urls import reverse
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 
-NAVIGATION = (("operator_tenants", "Tenants", "building-2"),)
+NAVIGATION = (
+    ("operator_tenants", "Tenants", "building-2"),
+    ("operator_prices", "Prices", "tag"),
+    ("operator_invoices", "Invoices", "receipt-text"),
+    ("operator_close", "Close a month", "lock"),
+)
 """(address, label, icon)"""
 
 

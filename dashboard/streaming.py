@@ -15,9 +15,13 @@ ROWS_A_PIECE = 1000
 def csv_file(request: HttpRequest, *, name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> StreamingHttpResponse:
     """`rows` are taken as the client takes them; under ASGI in a thread, as they come from the database."""
     pieces = _pieces(head, iter(rows))
+    return file_of_pieces(request, name=name, content_type="text/csv; charset=utf-8", pieces=pieces)
+
+
+def file_of_pieces(request: HttpRequest, *, name: str, content_type: str, pieces: Iterator[bytes]) -> StreamingHttpResponse:
     content = _in_a_thread(pieces) if isinstance(request, ASGIRequest) else pieces
     headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-    return StreamingHttpResponse(content, content_type="text/csv; charset=utf-8", headers=headers)
+    return StreamingHttpResponse(content, content_type=content_type, headers=headers)
 
 
 def as_text(value: str) -> str:

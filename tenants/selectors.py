@@ -197,7 +197,7 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def tenant_with_id(tenant_id: UUID) -> Tenant | None:
-    found: Tenant | None = Tenant.objects.filter(id=tenant_id).first()
+    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
     return found
 
 

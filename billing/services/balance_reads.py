@@ -71,6 +71,12 @@ def balance_entries(tenant_id: UUID) -> list[BalanceEntry]:
     return list(BalanceEntry.objects.filter(tenant_id=tenant_id).select_related("grant").order_by("-id"))
 
 
+def overdrawn_picos(tenant_id: UUID) -> int:
+    """Used, and covered by no grant, by one who pays in advance."""
+    row = Balance.objects.filter(tenant_id=tenant_id).first()
+    return row.overdrawn_picos if row else 0
+
+
 def open_holds(tenant_id: UUID) -> list[Hold]:
     states = (Hold.State.ASKED, Hold.State.HELD)
     return list(Hold.objects.filter(tenant_id=tenant_id, state__in=states).order_by("created_at"))

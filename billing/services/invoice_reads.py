@@ -1,10 +1,11 @@
 """Read invoices, credit notes and payments: what pages and the API list."""
 
+from collections.abc import Collection
 from uuid import UUID
 
 from django.db.models import QuerySet, Sum
 
-from billing.invoice_models import CreditNote, Invoice, InvoiceState, Payment, Statement, StatementLine
+from billing.invoice_models import CreditNote, Invoice, InvoiceState, LineKind, Payment, Statement, StatementLine
 from headway.errors import NotFound
 
 UNSETTLED = (InvoiceState.OPEN, InvoiceState.UNCOLLECTIBLE)
@@ -53,3 +54,13 @@ def due_by_currency(tenant_id: UUID) -> dict[str, int]:
     rows = Invoice.objects.filter(tenant_id=tenant_id, state__in=UNSETTLED).values("currency")
     sums = rows.annotate(total=Sum("total_minor"), credited=Sum("credited_minor"), paid=Sum("paid_minor"))
     return {row["currency"]: row["total"] - row["credited"] - row["paid"] for row in sums}
+
+
+def credit_notes_of_invoice(invoice: Invoice) -> QuerySet[CreditNote]:
+    return CreditNote.objects.filter(invoice=invoice).order_by("id")
+
+
+def credit_minor_of(statement_ids: Collection[int]) -> dict[int, int]:
+    """What grants paid of each, as its lines show it: below zero. In one query."""
+    rows = StatementLine.objects.filter(statement_id__in=statement_ids, kind=LineKind.CREDIT).order_by()
+    return dict(rows.values_list("statement_id").annotate(Sum("amount_minor")))

@@ -14,7 +14,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dashboard.services.form_claims import FIELD, new_nonce
-from headway.money import PICOS_A_MICRO, PICOS_A_USD, picos_to_usd
+from headway.countries import COUNTRIES
+from headway.money import PICOS_A_MICRO, PICOS_A_USD, micros_to_usd, picos_to_usd
 
 register = template.Library()
 
@@ -89,6 +90,23 @@ def usd_of_picos(picos: int | None) -> str:
     units = (value * 10**decimals * 2 + PICOS_A_USD) // (2 * PICOS_A_USD)
     whole, rest = divmod(units, 10**decimals)
     return f"{sign}${whole:,}.{rest:0{decimals}d}"
+
+
+@register.filter
+def price(micros: int | None) -> str:
+    """Of a million tokens: exactly, with two decimals at least."""
+    return "–" if micros is None else f"${micros_to_usd(micros)}"
+
+
+@register.filter
+def exact_usd(picos: int | None) -> str:
+    """To the last pico-dollar."""
+    return "–" if picos is None else f"{'−' if picos < 0 else ''}${picos_to_usd(abs(picos))}"
+
+
+@register.filter
+def country(code: str) -> str:
+    return COUNTRIES.get(code, code)
 
 
 @register.filter

@@ -30,6 +30,7 @@ NEEDS = {
     "members": Action.VIEW_MEMBERS,
     "audit": Action.VIEW_AUDIT,
     "audit.csv": Action.VIEW_AUDIT,
+    "billing": Action.VIEW_BILLING,
     "webhooks": Action.VIEW_WEBHOOKS,
 }
 
@@ -74,6 +75,8 @@ def filled(pattern: URLPattern, acme: Furnished) -> str:
         "preset_id": "00000000-0000-4000-8000-000000000000",
         "webhook_id": str(acme.endpoint.id),
         "delivery_id": "00000000-0000-4000-8000-000000000000",
+        "number": acme.invoice.number,
+        "position": "1",
     }
     return "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda found: values[found[1]], str(pattern.pattern))
 

@@ -11,14 +11,17 @@ from allauth.account.models import EmailAddress
 from django.test import Client
 from django.utils import timezone
 
+from billing.account_models import BillingAccount
+from billing.services.credit_notes import issue_credit_note
+from headway.urls_api import OF_TENANT, urlpatterns
 from inference.models import ControlChange
 from tenants.access import OF_ROLE, OF_SCOPE, Action, Role, Scope, actions_of_key, allows
 from tenants.api.base import TenantView
-from tenants.api.urls import OF_TENANT, urlpatterns
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tenants.services.invitations import invite
 from tenants.services.keys import issue_api_key
 from tenants.services.webhooks import add_endpoint, send_test
+from tests.billing.issued import issued
 from tests.tenants.api.cast import Api, code_of, with_key
 from tests.tenants.cast import full_tenant, person
 from tests.workers.broker import Broker
@@ -36,13 +39,16 @@ class Cast:
 
 
 @pytest.fixture
-def cast(monkeypatch: pytest.MonkeyPatch) -> Cast:
+def cast(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Cast:
     Broker(monkeypatch)
     tenant, people = full_tenant("acme")
     key = issue_api_key(tenant=tenant, name="ci", actor="test").key
     invited = invite(tenant=tenant, email="x@example.com", role="viewer", actor="test", actor_role="owner").invitation
     endpoint = add_endpoint(tenant=tenant, url="https://h.example/", events=["key.expiring"], actor="test").endpoint
     delivery = send_test(tenant=tenant, endpoint_id=str(endpoint.id), actor="test")
+    settings.COMPANY_NAME = "Example Inference GmbH"
+    invoice = issued(tenant)
+    note = issue_credit_note(number=str(invoice.number), reason="late", actor="test", amounts={1: 1})
     ids = {
         "<id:user_id>": people["viewer"].pk,
         "<uuid:invitation_id>": invited.id,
@@ -51,6 +57,9 @@ def cast(monkeypatch: pytest.MonkeyPatch) -> Cast:
         "<slug:request_id>": "req_000000000000000000000000",
         "<uuid:endpoint_id>": endpoint.id,
         "<uuid:delivery_id>": delivery.id,
+        "<slug:number>": invoice.number,
+        "<slug:note>": note.number,
+        "<id:position>": 1,
     }
     paths = {}
     for route in OF_TENANT:
@@ -68,6 +77,7 @@ def everything() -> tuple[Any, ...]:
         ControlChange.objects.count(),
         AuditEntry.objects.count(),
         sorted(Membership.unscoped.values_list("user_id", "role")),
+        list(BillingAccount.objects.values()),
         list(ApiKey.unscoped.values_list("id", "revoked_at", "disabled_at", "scopes")),
     )
 

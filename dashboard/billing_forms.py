@@ -1,0 +1,50 @@
+"""Who is billed, as customers fill it in. What may be is for the service to say."""
+
+from typing import Any
+
+from django import forms
+
+from billing.services.own_account import currencies_on_offer
+from dashboard.forms import TEXT, Lines
+from headway.countries import COUNTRIES
+
+SELECT = {"class": "select w-full"}
+
+
+def _text(label: str, *, max_length: int, **attrs: str) -> forms.CharField:
+    return forms.CharField(label=label, max_length=max_length, required=False, widget=forms.TextInput(attrs={**TEXT, **attrs}))
+
+
+class AccountForm(forms.Form):
+    legal_name = _text("Legal name", max_length=200, autocomplete="organization")
+    address = Lines(
+        label="Address",
+        required=False,
+        max_length=700,
+        help_text="Without the country; at most six lines.",
+        widget=forms.Textarea(attrs={"class": "textarea", "rows": 3, "autocomplete": "street-address"}),
+    )
+    country = forms.ChoiceField(
+        label="Country",
+        required=False,
+        choices=[("", "Choose…"), *sorted(COUNTRIES.items(), key=lambda item: item[1])],
+        widget=forms.Select(attrs={**SELECT, "autocomplete": "country"}),
+    )
+    tax_id = _text("VAT or tax number", max_length=40, spellcheck="false")
+    email = forms.EmailField(
+        label="Billing e-mail",
+        required=False,
+        help_text="Invoices are mailed to it.",
+        widget=forms.EmailInput(attrs={**TEXT, "autocomplete": "email"}),
+    )
+    purchase_order = _text("Purchase order", max_length=64)
+    currency = forms.ChoiceField(label="Currency of invoices", widget=forms.Select(attrs=SELECT))
+
+    def __init__(self, *args: Any, now_in: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["currency"].choices = [(code, code) for code in currencies_on_offer(now_in)]  # type: ignore[attr-defined]
+
+
+def account_form(account: Any, posted: Any = None) -> AccountForm:
+    initial = {name: getattr(account, name) for name in AccountForm.base_fields}
+    return AccountForm(posted, initial=initial, now_in=account.currency)
