@@ -1,5 +1,6 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from billing.services.reconcile_runs import reconcile_today
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.key_use import note_key_use
@@ -31,6 +32,11 @@ def sweep_expiring_keys() -> None:
 @app.task
 def sweep_budgets() -> None:
     raise_budget_alerts()
+
+
+@app.task
+def reconcile_ledger() -> None:
+    reconcile_today()
 
 
 @app.task

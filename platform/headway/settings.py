@@ -113,6 +113,7 @@ CELERY_BEAT_SCHEDULE = {
     "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
     "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
+    "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
 
