@@ -48,6 +48,9 @@ def site(request: HttpRequest) -> dict[str, Any]:
         shown = [(group, [item for item in items if seat.can[item[3]]]) for group, items in NAVIGATION]
         found["navigation"] = [(group, items) for group, items in shown if items]
         found["here"] = here
+    elif hasattr(request, "operator_navigation"):
+        name = request.resolver_match.url_name if request.resolver_match else ""
+        found["here"] = {"operator_tenant": "operator_tenants"}.get(name or "", name)
     user = getattr(request, "user", None)
     if user is not None:
         found["memberships"] = SimpleLazyObject(lambda: tenants_of(user))

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from dashboard.paging import Page, by_number
 from dashboard.seats import Seat
-from tenants.access import Role, may_assign
+from tenants.access import Action, Role, may_assign
 from tenants.selectors import keys_per_member, members_of_tenant, open_invitations
 
 MAX_INVITATIONS = 100
@@ -34,6 +34,8 @@ class MemberPage:
 
 
 def assignable(seat: Seat) -> list[str]:
+    if not seat.may(Action.MANAGE_MEMBERS):
+        return []
     return [role.value for role in Role if may_assign(seat.role, role)]
 
 
@@ -48,7 +50,7 @@ def member_page(seat: Seat, asked: Mapping[str, str]) -> MemberPage:
             is_me=member.user_id == seat.user.id,
             has_mfa=member.user_id in secured,
             num_keys=keys.get(member.user_id, 0),
-            roles=roles if may_assign(seat.role, member.role) else [],
+            roles=roles if roles and may_assign(seat.role, member.role) else [],
         )
         for member in page.rows
     ]

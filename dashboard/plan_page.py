@@ -1,12 +1,13 @@
 """The plans a tenant may choose, each with what would change."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dashboard.limit_page import LABELS
 from dashboard.templatetags.dashboard import usd
-from tenants.selectors import plan_of
-from tenants.services.plan_choice import plans_on_offer, preview_plan_change
+from tenants.selectors import all_plans, plan_of
+from tenants.services.plan_choice import plans_on_offer, preview_plan_changes
 
 _FIELDS = {
     **LABELS,
@@ -34,7 +35,16 @@ class Offer:
 
 
 def plan_offers(tenant: Any) -> list[Offer]:
-    mine = plan_of(tenant).name
+    """Those it may choose by itself, and its own."""
+    return _offers(tenant, plans_on_offer(tenant))
+
+
+def plan_offers_of_operator(tenant: Any) -> list[Offer]:
+    return _offers(tenant, all_plans())
+
+
+def _offers(tenant: Any, plans: Sequence[Any]) -> list[Offer]:
+    mine, previews = plan_of(tenant).name, preview_plan_changes(tenant, plans)
     return [
         Offer(
             name=plan.name,
@@ -42,11 +52,11 @@ def plan_offers(tenant: Any) -> list[Offer]:
             is_self_service=plan.is_self_service,
             changes=[
                 Change(_FIELDS.get(each.field, each.field), _shown(each.field, each.before), _shown(each.field, each.after))
-                for each in (preview_plan_change(tenant, plan.name) if plan.name != mine else [])
+                for each in previews[plan.name]
                 if each.field != "plan"
             ],
         )
-        for plan in plans_on_offer(tenant)
+        for plan in plans
     ]
 
 

@@ -9,8 +9,8 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from tenants.access import Action, allows
-from tenants.selectors import membership_of
+from tenants.access import LOOKING, Action, allows
+from tenants.selectors import membership_of, visit_of
 
 LAST_TENANT = "last_tenant"
 P = ParamSpec("P")
@@ -21,14 +21,16 @@ class Seat:
     tenant: Any  # tenants.models.Tenant; apps meet at doors, and models are none
     user: Any
     role: str
+    is_visit: bool = False
+    """An operator's, who is no member: with the eyes of that role, and without its hands."""
 
     def may(self, action: Action) -> bool:
-        return allows(self.role, action)
+        return allows(self.role, action) and (not self.is_visit or action in LOOKING)
 
     @property
     def can(self) -> dict[str, bool]:
         """For templates: `seat.can.manage_keys`."""
-        return {action.value: allows(self.role, action) for action in Action}
+        return {action.value: self.may(action) for action in Action}
 
     @property
     def actor(self) -> str:
@@ -40,9 +42,13 @@ SeatedView = Callable[Concatenate[HttpRequest, Seat, P], HttpResponse]
 
 
 def seat_of(user: Any, tenant_name: str) -> Seat | None:
-    """None: no such tenant, a stranger to it, or one that is suspended; nobody is told which."""
+    """None: no such tenant, a stranger to it, or one that is suspended; nobody is told which. An operator on a visit sees
+    a suspended one too."""
     found = membership_of(user, tenant_name)
-    if found is None or found.tenant.suspended_at is not None:
+    if found is None:
+        visit = visit_of(user, tenant_name)
+        return Seat(tenant=visit.tenant, user=user, role=visit.role, is_visit=True) if visit else None
+    if found.tenant.suspended_at is not None:
         return None
     return Seat(tenant=found.tenant, user=found.user, role=found.role)
 
@@ -60,7 +66,7 @@ def seated(action: Action) -> Callable[[SeatedView[P]], Callable[..., HttpRespon
             request.seat = seat  # type: ignore[attr-defined]  # the layout shows it
             if request.session.get(LAST_TENANT) != tenant:
                 request.session[LAST_TENANT] = tenant
-            if not seat.may(action):
+            if not seat.may(action) or (seat.is_visit and request.method not in {"GET", "HEAD"}):
                 return render(request, "dashboard/not_allowed.html", {"action": action.value.replace("_", " ")}, status=403)
             return view(request, seat, *args, **kwargs)
 

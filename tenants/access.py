@@ -73,6 +73,10 @@ OF_SCOPE: dict[Scope, frozenset[Action]] = {
 }
 
 
+LOOKING = frozenset(action for action in Action if action.value.startswith("view_"))
+"""What changes nothing: all that an operator who visits a tenant may do there."""
+
+
 def allows(role: str, action: Action) -> bool:
     """Does a member of this role do that? A role this release does not know does nothing."""
     return action in actions_of_role(role)

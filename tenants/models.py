@@ -10,6 +10,7 @@ from django.db.models.functions import Lower
 
 from tenants.errors import AuditIsAppendOnly
 from tenants.owned import TenantOwnedManager
+from tenants.visit_models import OperatorVisit
 from tenants.webhook_models import EventType, WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Limit",
     "LimitKind",
     "Membership",
+    "OperatorVisit",
     "Plan",
     "Tenant",
     "Tier",

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
+from django.utils import timezone
 
 from tenants.models import (
     ApiKey,
@@ -14,6 +15,7 @@ from tenants.models import (
     Limit,
     LimitKind,
     Membership,
+    OperatorVisit,
     Plan,
     Tenant,
     User,
@@ -31,6 +33,32 @@ def membership_of(user: User, tenant_name: str) -> Membership | None:
     rows = Membership.unscoped.select_related("tenant", "user", "tenant__plan")
     found: Membership | None = rows.filter(user=user, tenant__name=tenant_name).first()
     return found
+
+
+def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Tenant]:
+    """By name; for operators. `query`: a part of the name, or the whole id; blank: all. `is_suspended` None: either."""
+    rows = Tenant.objects.select_related("plan").order_by("name")
+    if is_suspended is not None:
+        rows = rows.filter(suspended_at__isnull=not is_suspended)
+    if not query:
+        return rows
+    try:
+        return rows.filter(Q(name__icontains=query) | Q(id=UUID(query)))
+    except ValueError:
+        return rows.filter(name__icontains=query)
+
+
+def all_plans() -> list[Plan]:
+    return list(Plan.objects.order_by("name"))
+
+
+def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
+    """The visit an operator is on there now. None for everybody else."""
+    if not (user.is_authenticated and user.is_active and user.is_superuser):
+        return None
+    rows = OperatorVisit.objects.select_related("tenant", "tenant__plan")
+    running = rows.filter(operator=user, tenant__name=tenant_name, ends_at__gt=timezone.now())
+    return running.order_by("-id").first()
 
 
 def tenants_of(user: User) -> list[Membership]:
@@ -95,8 +123,17 @@ def terms_in_force(tenant: Tenant) -> TermsInForce:
 
 def terms_on(tenant: Tenant, plan: Plan) -> TermsInForce:
     """What would hold for the tenant on that plan."""
+    return terms_on_each(tenant, [plan])[0]
+
+
+def terms_on_each(tenant: Tenant, plans: Iterable[Plan]) -> list[TermsInForce]:
+    """On each of these plans, in one query."""
+    rows = list(Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id"))
+    return [_terms(tenant, plan, rows) for plan in plans]
+
+
+def _terms(tenant: Tenant, plan: Plan, rows: Iterable[Limit]) -> TermsInForce:
     tenant_id = str(tenant.id)
-    rows = Limit.objects.for_tenant(tenant).filter(key__revoked_at=None).order_by("key_id", "model", "id")
     of_plan = plan.default_limits()
     own = [_in_force(limit, tenant_id, of_plan) for limit in rows]
     own_kinds = {limit.kind for limit in own if limit.scope == "tenant"}
@@ -141,6 +178,10 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
 def tenant_with_id(tenant_id: UUID) -> Tenant | None:
     found: Tenant | None = Tenant.objects.filter(id=tenant_id).first()
     return found
+
+
+def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
+    return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "name"))
 
 
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:

@@ -219,6 +219,8 @@ class Exchange:
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
         if request.likely_prompt_tokens is not None:
             self._uncounted_bound = request.prompt_tokens_bound
+        else:
+            record.counted_prompt_tokens = request.prompt_tokens_bound
         await self._attempt_until_done(request)
 
     async def _attempt_until_done(self, request: GenerationRequest) -> None:

@@ -46,6 +46,9 @@ CUT_BY_DRAIN = "cut_by_drain"
 GATEWAY_LOST = "gateway_lost"
 REFUSED = "refused"
 
+FAILED = frozenset({ENGINE_ERROR, ENGINE_DIED, DEADLINE, CUT_BY_DRAIN})
+"""After an engine was given it."""
+
 MAX_MODEL_CHARS = 200
 MAX_FINISH_REASON_CHARS = 32
 
@@ -103,6 +106,8 @@ class Record:
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
+        self.counted_prompt_tokens = 0
+        """Of its prompt, by our own count; 0: only its engine can tell."""
         self.finish_reason = ""
         self.end_state = ""
         self.asked_tier = "standard"
@@ -154,6 +159,9 @@ class Record:
             total_ms=self.elapsed_ms(),
             usage_source=_source(self.usage, end_state),
         )
+        if self.usage is None and self.attempts and self.counted_prompt_tokens and end_state in FAILED:
+            # An engine was given it: the record says so, and nobody pays for it.
+            draft = msgspec.structs.replace(draft, prompt_tokens=self.counted_prompt_tokens, usage_source="counted")
         if not self._is_open:
             try:
                 self.open()

@@ -12,5 +12,6 @@ urlpatterns = [
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),
     path("api/v1/", include("tenants.api.urls")),
+    path("operator/", include("dashboard.operator_urls")),
     path("", include("dashboard.urls")),
 ]

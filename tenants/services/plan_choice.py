@@ -1,10 +1,11 @@
 """A tenant chooses its plan, having seen what changes."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tenants.errors import NotAllowed, UnknownPlan
 from tenants.models import LimitKind, Plan, Tenant
-from tenants.selectors import TermsInForce, plan_of, terms_in_force, terms_on
+from tenants.selectors import TermsInForce, plan_of, terms_on_each
 from tenants.services.terms import set_plan
 
 
@@ -33,8 +34,16 @@ def preview_plan_change(tenant: Tenant, plan: str) -> list[PlanChange]:
 
     Raises UnknownPlan.
     """
-    before, after = (_plain(terms) for terms in (terms_in_force(tenant), terms_on(tenant, plan_named(plan))))
-    return [PlanChange(field, before[field], after[field]) for field in before if before[field] != after[field]]
+    return preview_plan_changes(tenant, [plan_named(plan)])[plan]
+
+
+def preview_plan_changes(tenant: Tenant, plans: Sequence[Plan]) -> dict[str, list[PlanChange]]:
+    """The same for several plans, by name."""
+    before, *afters = (_plain(terms) for terms in terms_on_each(tenant, [plan_of(tenant), *plans]))
+    return {
+        plan.name: [PlanChange(field, before[field], after[field]) for field in before if before[field] != after[field]]
+        for plan, after in zip(plans, afters, strict=True)
+    }
 
 
 def choose_plan(*, tenant: Tenant, plan: str, actor: str) -> TermsInForce:

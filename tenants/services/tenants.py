@@ -43,7 +43,7 @@ def create_tenant(*, name: str, actor: str, plan: Plan | None = None) -> Tenant:
     try:
         with transaction.atomic():
             tenant.save(force_insert=True)
-            _publish(tenant)
+            publish_tenant(tenant)
             publish_terms(terms_in_force(tenant), tenant)
             record_audit(actor=actor, action="tenant.create", target=str(tenant.id), tenant=tenant, after={"name": name})
     except IntegrityError:
@@ -64,7 +64,8 @@ def tenant_named(name: str) -> Tenant:
     return found
 
 
-def _publish(tenant: Tenant) -> None:
+def publish_tenant(tenant: Tenant) -> None:
+    """Call it inside the transaction that changes it."""
     control.publish(
         kind="tenant",
         key=str(tenant.id),

@@ -236,17 +236,19 @@ def test_b150_a_range_that_begins_within_a_bucket_is_widened_and_says_so() -> No
 def test_a_million_records_on_postgresql_are_read_within_100_ms() -> None:
     """Over 30 days, of 8 keys, 3 models, 2 tiers: the rows such a ledger has are made by the database itself."""
     assert connection.vendor == "postgresql", "storms run on PostgreSQL"
-    with connection.cursor() as cursor:
-        names = [str(field.column) for field in UsageHour._meta.concrete_fields if field.name != "id"]
-        buckets, day = ", ".join(["1"] * 10), "'2026-11-01'::timestamptz"
-        cursor.execute(
-            f"""INSERT INTO {UsageHour._meta.db_table} ({", ".join(names)})
-            SELECT %s, {day} + n * interval '1 hour', 'key' || k, 7, 'm' || m, 'v1',
-            CASE t WHEN 0 THEN 'standard' ELSE 'batch' END, {day}, 29, 0, 100, 10, 50, 70, 29, 800, {buckets}
-            FROM generate_series(0, 719) n, generate_series(1, 8) k, generate_series(1, 3) m, generate_series(0, 1) t""",
-            [TENANT],
-        )
-        cursor.execute(f"ANALYZE {UsageHour._meta.db_table}")
+    buckets, day = ", ".join(["1"] * 10), "'2026-11-01'::timestamptz"
+    for table, step, count, each in ((UsageHour, "1 hour", 720, 29), (UsageDay, "1 day", 30, 24 * 29)):
+        names = [str(field.column) for field in table._meta.concrete_fields if field.name != "id"]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"""INSERT INTO {table._meta.db_table} ({", ".join(names)})
+                SELECT %s, {day} + n * interval '{step}', 'key' || k, 7, 'm' || m, 'v1',
+                CASE t WHEN 0 THEN 'standard' ELSE 'batch' END, {day}, {each}, 0, 100, 10, 50, 70, {each}, 800, {buckets}
+                FROM generate_series(0, {count - 1}) n, generate_series(1, 8) k, generate_series(1, 3) m,
+                generate_series(0, 1) t""",
+                [TENANT],
+            )
+            cursor.execute(f"ANALYZE {table._meta.db_table}")
     took_s = {}
     for granularity, group_by in (("day", ""), ("day", "model"), ("day", "key"), ("hour", ""), ("hour", "model")):
         times = []

@@ -166,3 +166,20 @@ def test_a_discount_is_in_the_unit_price_rounded_half_up(picos: int, percent: in
 def test_a_discount_comes_with_the_terms() -> None:
     assert state_of(terms_row(1, discount_percent=20)).facts("t1").discount_percent == 20
     assert state_of(terms_row(1)).facts("t1").discount_percent == 0
+
+
+@pytest.mark.parametrize(
+    ("zone", "midnight"),
+    [
+        ("Asia/Tokyo", datetime(2026, 11, 30, 15, tzinfo=UTC)),
+        ("America/St_Johns", datetime(2026, 12, 1, 3, 30, tzinfo=UTC)),
+        ("Pacific/Chatham", datetime(2026, 11, 30, 10, 15, tzinfo=UTC)),
+    ],
+)
+def test_b65_a_budgets_month_ends_at_local_midnight(zone: str, midnight: datetime) -> None:
+    state = state_of(terms_row(1, time_zone=zone), month_row(2, month="2026-11"))
+    at_s = midnight.timestamp()
+    (before,), (after,) = (state.spend("t1", now_s=now_s) for now_s in (at_s - 0.001, at_s))
+    assert (before.spent_picos, before.ends_s) == (7, at_s)
+    assert after.spent_picos == 0
+    assert at_s + 27 * 86_400 < after.ends_s < at_s + 32 * 86_400

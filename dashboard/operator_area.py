@@ -1,0 +1,39 @@
+"""The operators' own pages: who may open them."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+
+NAVIGATION = (("operator_tenants", "Tenants", "building-2"),)
+"""(address, label, icon)"""
+
+
+def is_operator(user: Any) -> bool:
+    return bool(user.is_authenticated and user.is_active and user.is_superuser)
+
+
+def operators_only(view: View[P]) -> Callable[..., HttpResponse]:
+    """Strangers log in; who is no operator is told that there is nothing."""
+
+    @wraps(view)
+    def page(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path(), reverse("admin:login"))
+        if not is_operator(request.user):
+            raise Http404("there is no such page")
+        request.operator_navigation = NAVIGATION  # type: ignore[attr-defined]  # the layout shows it
+        return view(request, *args, **kwargs)
+
+    return page
+
+
+def actor_of(request: HttpRequest) -> str:
+    """As the audit log names this person."""
+    return f"operator:{request.user}"

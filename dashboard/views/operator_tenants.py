@@ -1,0 +1,86 @@
+"""Operators: tenants, what they use, their plan; suspend, take back, visit."""
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard.confirming import is_confirmed
+from dashboard.operator_area import actor_of, operators_only
+from dashboard.operator_tenants import tenant_list, tenant_page
+from dashboard.telling import tell_next_page, telling
+from headway.errors import HeadwayError
+from tenants.access import Role
+from tenants.errors import UnknownTenant
+from tenants.services.suspension import resume_tenant, suspend_tenant
+from tenants.services.tenants import tenant_named
+from tenants.services.terms import set_plan
+from tenants.services.visits import begin_visit, end_visits
+
+
+@require_GET
+@operators_only
+def tenants(request: HttpRequest) -> HttpResponse:
+    return render(request, "operator/tenants.html", {"list": tenant_list(request.GET)})
+
+
+@require_GET
+@operators_only
+def tenant(request: HttpRequest, tenant: str) -> HttpResponse:
+    return render(request, "operator/tenant.html", {"page": tenant_page(_found(tenant)), "roles": list(Role)})
+
+
+@require_POST
+@operators_only
+def suspend(request: HttpRequest, tenant: str) -> HttpResponse:
+    found = _found(tenant)
+    if is_confirmed(request, found.name):
+        with telling(request, f"{found.name} is suspended: its keys are refused within a second"):
+            suspend_tenant(tenant=found, reason=request.POST.get("reason", ""), actor=actor_of(request))
+    return redirect("operator_tenant", found.name)
+
+
+@require_POST
+@operators_only
+def resume(request: HttpRequest, tenant: str) -> HttpResponse:
+    found = _found(tenant)
+    with telling(request, f"{found.name} is served again"):
+        resume_tenant(tenant=found, actor=actor_of(request))
+    return redirect("operator_tenant", found.name)
+
+
+@require_POST
+@operators_only
+def plan(request: HttpRequest, tenant: str) -> HttpResponse:
+    found, wanted = _found(tenant), request.POST.get("plan", "")
+    if is_confirmed(request, wanted):
+        with telling(request, f"{found.name} is on the plan {wanted}"):
+            set_plan(tenant=found, plan=wanted, actor=actor_of(request))
+    return redirect("operator_tenant", found.name)
+
+
+@require_POST
+@operators_only
+def visit(request: HttpRequest, tenant: str) -> HttpResponse:
+    found, role, reason = _found(tenant), request.POST.get("role", ""), request.POST.get("reason", "")
+    try:
+        begin_visit(operator=request.user, tenant=found, role=role, reason=reason, actor=actor_of(request))  # type: ignore[arg-type]
+    except HeadwayError as error:
+        tell_next_page(request, error)
+        return redirect("operator_tenant", found.name)
+    return redirect("overview", found.name)
+
+
+@require_POST
+@operators_only
+def leave(request: HttpRequest) -> HttpResponse:
+    if end_visits(operator=request.user, actor=actor_of(request)):  # type: ignore[arg-type]
+        messages.success(request, "The visit is over")
+    return redirect("operator_tenants")
+
+
+def _found(name: str):  # type: ignore[no-untyped-def]  # a tenant; apps meet at doors, and models are none
+    try:
+        return tenant_named(name)
+    except UnknownTenant as error:
+        raise Http404(error.message) from None
