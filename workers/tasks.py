@@ -2,6 +2,7 @@
 
 from billing.services.balances import expire_grants, release_stale_holds
 from billing.services.closing import close_due
+from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
@@ -48,6 +49,11 @@ def sweep_balances() -> None:
     expire_grants()
     raise_balance_alerts()
     check_balances()
+
+
+@app.task
+def reconcile_ledger() -> None:
+    reconcile_today()
 
 
 @app.task

@@ -20,6 +20,7 @@ from headway.logs import access
 from inference.dispatch.dispatcher import Grant
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, new_reader, run_attempt
+from inference.gateway.attempt_notes import PARKED, AttemptNotes
 from inference.gateway.continuation import Continuation
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
@@ -101,6 +102,7 @@ class Exchange:
         )
         self.repeat_key = b""
         """Of the client's Idempotency-Key, if it sent one."""
+        self.notes = AttemptNotes(parts.clock)
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
@@ -186,6 +188,7 @@ class Exchange:
         return 0 if self.reader is None else self.reader.tokens_so_far()
 
     def _draft_so_far(self) -> UsageDraft:
+        self.record.attempt_rows = self.notes.rows(GATEWAY_LOST)
         return self.record.so_far(self.reader.usage() if self.reader is not None else None)
 
     def answer_headers(self) -> Headers:
@@ -258,7 +261,9 @@ class Exchange:
         """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
         record, replica = self.record, grant.replica
         record.attempts += 1
-        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        record.replica, record.replica_epoch = replica.id, replica.epoch
+        record.pool, record.version = replica.pool, replica.version
+        self.notes.begin(record.attempts, replica)
         if not self._goes_on:
             self.continuation = continuation_of(request, replica)
             await run_attempt(self, request, grant, record.attempts)
@@ -373,6 +378,7 @@ class Exchange:
 
     def _after_failure(self, failure: AttemptFailed, grant: Grant, *, is_parked: bool) -> None:
         """Raises the failure where the answer can neither go on nor be begun anew."""
+        self.notes.end(PARKED if is_parked else failure.end_state)
         if not is_parked:
             log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
             self.parts.metrics.attempt_failed(failure.end_state)
@@ -469,6 +475,7 @@ class Exchange:
             record.finish_reason = self.reader.finish_reason
         if record.price_version:
             record.amount_picos = amount_of(end_state, record.usage, self._price)
+        record.attempt_rows = self.notes.rows(end_state)
         draft = record.settle(end_state)
         if draft is not None:
             self._draft = draft
