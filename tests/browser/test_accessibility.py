@@ -86,28 +86,39 @@ def test_pages_before_log_in_are_accessible(site: Site, open_browser: Callable[.
     assert not problems, "\n".join(problems)
 
 
-def test_pages_are_small_and_painted_within_a_second(
-    site: Site, addresses: list[str], open_browser: Callable[..., Person]
+def test_pages_are_small(site: Site, addresses: list[str], open_browser: Callable[..., Person]) -> None:
+    """With an empty cache each time."""
+    for address in addresses:
+        page = open_browser("furnished-owner").page
+        requests: list[Request] = []
+
+        def finished(request: Request, seen: list[Request] = requests) -> None:
+            seen.append(request)
+
+        page.on("requestfinished", finished)
+        page.goto(address, wait_until="load")
+        sizes = [request.sizes()["responseBodySize"] for request in requests]
+        assert sizes and sum(sizes) < MAX_PAGE_BYTES, (address, sizes)
+
+
+@pytest.mark.soak
+def test_pages_are_painted_within_a_second(
+    site: Site, addresses: list[str], open_browser: Callable[..., Person], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an empty cache each time; of up to four paints the best counts, as others may use the machine."""
+    """With an empty cache each time; of three paints the best counts. On a machine that does nothing else: `make soak`."""
+    best_ms = {}
     for address in addresses:
         paints = []
-        for _ in range(4):
+        for _ in range(3):
             page = open_browser("furnished-owner").page
-            requests: list[Request] = []
-
-            def finished(request: Request, seen: list[Request] = requests) -> None:
-                seen.append(request)
-
-            page.on("requestfinished", finished)
             page.goto(address, wait_until="load")
-            paint_ms = page.evaluate(FIRST_PAINT)
-            paints.append(paint_ms)
-            sizes = [request.sizes()["responseBodySize"] for request in requests]
-            assert sizes and sum(sizes) < MAX_PAGE_BYTES, (address, sizes)
-            if paint_ms < MAX_PAINT_MS:
-                break
-        assert min(paints) < MAX_PAINT_MS, (address, paints)
+            paints.append(page.evaluate(FIRST_PAINT))
+        best_ms[address] = min(paints)
+    with capsys.disabled():
+        print(
+            f"first paint: {max(best_ms.values()):.0f} ms at most, {sorted(best_ms.values())[len(best_ms) // 2]:.0f} in the median"
+        )  # noqa: T201
+    assert {address: ms for address, ms in best_ms.items() if ms >= MAX_PAINT_MS} == {}
 
 
 def test_a_phones_menu_and_the_skip_link_work_by_keyboard(
