@@ -114,11 +114,10 @@ def test_pages_are_painted_within_a_second(
             page.goto(address, wait_until="load")
             paints.append(page.evaluate(FIRST_PAINT))
         best_ms[address] = min(paints)
+    ordered = sorted(best_ms.values())
     with capsys.disabled():
-        print(
-            f"first paint: {max(best_ms.values()):.0f} ms at most, {sorted(best_ms.values())[len(best_ms) // 2]:.0f} in the median"
-        )  # noqa: T201
-    assert {address: ms for address, ms in best_ms.items() if ms >= MAX_PAINT_MS} == {}
+        print(f"first paint: {ordered[-1]:.0f} ms at most, {ordered[len(ordered) // 2]:.0f} in the median")  # noqa: T201
+    assert ordered[-1] < MAX_PAINT_MS, best_ms
 
 
 def test_a_phones_menu_and_the_skip_link_work_by_keyboard(
