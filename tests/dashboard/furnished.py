@@ -127,7 +127,12 @@ def _bill(tenant: Tenant, actor: str, key_id: str) -> Any:
     for _ in range(2):
         month = (month - timedelta(days=1)).replace(day=1)
     at = datetime(month.year, month.month, 15, 12, tzinfo=UTC)
-    account = {"legal_name": "Acme GmbH", "address": ["Beispielweg 1", "10115 Berlin"], "country": "DE", "currency": "USD"}
+    account: dict[str, Any] = {
+        "legal_name": "Acme GmbH",
+        "address": ["Beispielweg 1", "10115 Berlin"],
+        "country": "DE",
+        "currency": "USD",
+    }
     set_billing_account(tenant_id=tenant.id, actor=actor, email="pay@acme.example", purchase_order="PO-4711", **account)
     usage = Usage(prompt_tokens=900_000, cached_tokens=300_000, completion_tokens=210_000)
     drafts = [

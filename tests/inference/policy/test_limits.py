@@ -312,12 +312,11 @@ def test_what_was_spent_of_a_balance_is_counted_once_whichever_teller_comes_firs
     for number in range(1, 4):
         assert passes(limits, ask(f"{number}", 100, 0, price=A_MICRO_A_TOKEN), number)
         limits.settle(f"{number}", Usage(amount_picos=100 * PICOS_A_MICRO), number)
-        tells = [
-            lambda number=number: tell_balance(limits, 1000, 100 * number, number),
-            lambda: limits.acknowledged("acme", 100 * PICOS_A_MICRO),
-        ]
-        for tell in tells if row_first else reversed(tells):
-            tell()
+        for is_row in (row_first, not row_first):
+            if is_row:
+                tell_balance(limits, 1000, 100 * number, number)
+            else:
+                limits.acknowledged("acme", 100 * PICOS_A_MICRO)
             assert left(limits) <= 1000 - 100 * number, "never less is believed spent than was"
         assert left(limits) == 1000 - 100 * number
 
