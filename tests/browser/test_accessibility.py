@@ -19,7 +19,13 @@ MODES: dict[str, dict[str, Any]] = {
 }
 OUTSIDE = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/t/nobody/"]
 ACCOUNT = ["/start/", "/accounts/email/", "/accounts/password/change/", "/accounts/2fa/", "/accounts/logout/"]
-DIALOGS = {"limits/": "Change limits", "members/": "Invite", "webhooks/": "Add webhook", "playground/": "View code"}
+DIALOGS = {
+    "limits/": "Change limits",
+    "members/": "Invite",
+    "webhooks/": "Add webhook",
+    "playground/": "View code",
+    "billing/": "Change",
+}
 FIRST_PAINT = """new Promise((done) => new PerformanceObserver((list) => {
   const [paint] = list.getEntriesByName("first-contentful-paint");
   if (paint) done(paint.startTime);
