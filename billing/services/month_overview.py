@@ -33,8 +33,13 @@ class TenantMonth:
 class MonthOverview:
     month: str
     missing: tuple[str, ...]
-    """Of all: without it no month is closed."""
+    """Settings that invoices are made with."""
     rows: tuple[TenantMonth, ...]
+
+    @property
+    def can_close(self) -> bool:
+        """An invoice names who sends it."""
+        return "HEADWAY_COMPANY_NAME" not in self.missing and any(row.is_over for row in self.open_rows)
 
     @property
     def open_rows(self) -> list[TenantMonth]:

@@ -27,6 +27,7 @@ DIALOGS = (
     ("playground/", "View code"),
     ("playground/", "Presets"),
     ("usage/", "Views"),
+    ("billing/", "Change"),
 )
 FIRST_PAINT = """new Promise((done) => new PerformanceObserver((list) => {
   const [paint] = list.getEntriesByName("first-contentful-paint");
