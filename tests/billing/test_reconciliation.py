@@ -304,7 +304,7 @@ def test_the_command_prints_a_table_and_fails_on_drift(monkeypatch: pytest.Monke
         call_command("reconcile", since="yesterday")
 
 
-def printed_by(call: Callable[[StringIO], None]) -> str:
+def printed_by(call: Callable[[StringIO], object]) -> str:
     out = StringIO()
     call(out)
     return out.getvalue()
