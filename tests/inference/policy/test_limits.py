@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -312,11 +313,12 @@ def test_what_was_spent_of_a_balance_is_counted_once_whichever_teller_comes_firs
     for number in range(1, 4):
         assert passes(limits, ask(f"{number}", 100, 0, price=A_MICRO_A_TOKEN), number)
         limits.settle(f"{number}", Usage(amount_picos=100 * PICOS_A_MICRO), number)
-        for is_row in (row_first, not row_first):
-            if is_row:
-                tell_balance(limits, 1000, 100 * number, number)
-            else:
-                limits.acknowledged("acme", 100 * PICOS_A_MICRO)
+        tells = [
+            partial(tell_balance, limits, 1000, 100 * number, float(number)),
+            partial(limits.acknowledged, "acme", 100 * PICOS_A_MICRO),
+        ]
+        for tell in tells if row_first else reversed(tells):
+            tell()
             assert left(limits) <= 1000 - 100 * number, "never less is believed spent than was"
         assert left(limits) == 1000 - 100 * number
 
