@@ -69,9 +69,7 @@ class Balance(models.Model):
     overdrawn_picos = PicosField(default=0, help_text="used by one who pays in advance, and covered by no grant")
 
     class Meta:
-        constraints = (
-            models.CheckConstraint(condition=models.Q(overdrawn_picos__gte=0), name="overdrawn_is_not_below_zero"),
-        )
+        constraints = (models.CheckConstraint(condition=models.Q(overdrawn_picos__gte=0), name="overdrawn_is_not_below_zero"),)
 
     def __str__(self) -> str:
         return str(self.tenant_id)

@@ -1,14 +1,17 @@
 """HeadwayError
-├── UsageRefused       page someone: the ledger did not take a usage record, and its journal keeps it
-├── StatementDiffers   page someone: a statement's lines are not the ledger's sum; the month was not closed
-├── DocumentDiffers    page someone: a document made again is not the one that was issued
-├── DocumentFailed     page someone: a document could not be set
-├── RateMissing        set the exchange rate it names, then close the month again
-├── MonthNotOver       try again after the month has ended where the tenant is
-└── Conflict ── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
+├── UsageRefused        page someone: the ledger did not take a usage record, and its journal keeps it
+├── StatementDiffers    page someone: a statement's lines are not the ledger's sum; the month was not closed
+├── DocumentDiffers     page someone: a document made again is not the one that was issued
+├── DocumentFailed      page someone: a document could not be set
+├── InvalidInput
+│   └── PriceJump       confirm it: the price is a hundred times what holds, or a hundredth
+└── Conflict
+    ├── RateMissing     set the exchange rate it names, then close the month again
+    ├── MonthNotOver    try again after the month has ended where the tenant is
+    └── BalanceTooSmall, BalanceBusy, ReferenceUsed   what was asked of a balance was not done
 """
 
-from headway.errors import Conflict, HeadwayError
+from headway.errors import Conflict, HeadwayError, InvalidInput
 
 
 class UsageRefused(HeadwayError):
@@ -63,3 +66,9 @@ class ReferenceUsed(Conflict):
     """Look at what was done with this reference; it was for another amount, kind or organisation, and nothing was done."""
 
     code = "reference_used"
+
+
+class PriceJump(InvalidInput):
+    """Confirm it, or fix the unit: the price is more than a hundred times what holds, or less than a hundredth."""
+
+    code = "price_jump"

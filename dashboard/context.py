@@ -41,6 +41,15 @@ NAVIGATION = (
     ),
 )
 
+_OPERATOR_PARENTS = {
+    "operator_tenant": "operator_tenants",
+    "operator_grant": "operator_tenants",
+    "operator_price_new": "operator_prices",
+    "operator_invoice": "operator_invoices",
+    "operator_pay": "operator_invoices",
+    "operator_credit": "operator_invoices",
+}
+
 
 def site(request: HttpRequest) -> dict[str, Any]:
     seat = getattr(request, "seat", None)
@@ -53,7 +62,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         found["here"] = here
     elif hasattr(request, "operator_navigation"):
         name = request.resolver_match.url_name if request.resolver_match else ""
-        found["here"] = {"operator_tenant": "operator_tenants"}.get(name or "", name)
+        found["here"] = _OPERATOR_PARENTS.get(name or "", name)
     user = getattr(request, "user", None)
     if user is not None:
         found["memberships"] = SimpleLazyObject(lambda: tenants_of(user))

@@ -28,6 +28,8 @@ class ExportList:
     """Today, for the form: in the tenant's zone."""
     models: list[str]
     keys: list[Any]
+    asked: Mapping[str, str]
+    """What the form begins with: from, to, model, key."""
 
     @property
     def rows(self) -> list[tuple[Any, str]]:
@@ -40,7 +42,11 @@ class ExportList:
 
     @property
     def first_day(self) -> date:
-        return self.day - timedelta(days=29)
+        return _day(self.asked.get("from", "")) or self.day - timedelta(days=29)
+
+    @property
+    def last_day(self) -> date:
+        return _day(self.asked.get("to", "")) or self.day
 
     @property
     def last_month(self) -> str:
@@ -51,9 +57,16 @@ def export_list(tenant: Any, asked: Mapping[str, str], now: datetime) -> ExportL
     """`tenant` None: the operators' own."""
     page = by_number(exports_of(tenant.id if tenant is not None else None), asked.get("page", ""))
     if tenant is None:
-        return ExportList(page, now.date(), [], [])
+        return ExportList(page, now.date(), [], [], asked)
     zone = zone_named(tenant.time_zone) or ZoneInfo("UTC")
-    return ExportList(page, now.astimezone(zone).date(), model_ids(), list(keys_of_tenant(tenant)[:MAX_LISTED_KEYS]))
+    return ExportList(page, now.astimezone(zone).date(), model_ids(), list(keys_of_tenant(tenant)[:MAX_LISTED_KEYS]), asked)
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def days_of(posted: Mapping[str, str]) -> tuple[date, date]:

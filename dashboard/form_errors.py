@@ -6,9 +6,12 @@ from django import forms
 
 from headway.errors import HeadwayError
 
+_FIELDS = {"monthly_budget_micros": "monthly_budget", "amount": "amount_micros", "expires_at": "expires_on"}
+"""What services call otherwise than forms."""
+
 
 def tell(form: forms.Form, error: HeadwayError) -> None:
-    named = {"monthly_budget_micros": "monthly_budget"}.get(error.param or "", error.param)
+    named = _FIELDS.get(error.param or "", error.param)
     field: Any = named if named in form.fields else None
     text = error.message[:1].upper() + error.message[1:]
     form.add_error(field, text)

@@ -15,6 +15,9 @@ NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
+    ("operator_prices", "Prices", "tag"),
+    ("operator_invoices", "Invoices", "receipt-text"),
+    ("operator_close", "Close a month", "lock"),
 )
 """(address, label, icon)"""
 

@@ -8,10 +8,19 @@ from typing import Any
 from django.utils import timezone
 
 from billing.selectors import TenantUse, month_spends, spent_in_months, use_by_model, use_by_tenant
+from dashboard.billing_page import Credit, credit_of
 from dashboard.paging import Page, by_number
 from dashboard.plan_page import Offer, plan_offers_of_operator
 from headway.months import month_of
-from tenants.selectors import TermsInForce, audit_of_tenant, members_of_tenant, plan_name_of, tenants_like, terms_in_force
+from tenants.selectors import (
+    TermsInForce,
+    audit_of_tenant,
+    members_of_tenant,
+    plan_name_of,
+    plan_of,
+    tenants_like,
+    terms_in_force,
+)
 
 SINCE = timedelta(days=30)
 STATES = ("active", "suspended")
@@ -48,6 +57,7 @@ class TenantPage:
     use: TenantUse
     models: list[tuple[str, TenantUse]]
     months: list[tuple[str, int]]
+    credit: Credit
     offers: list[Offer]
     audit: list[Any]
 
@@ -75,6 +85,7 @@ def tenant_page(tenant: Any) -> TenantPage:
         use=use_by_tenant([tenant.id], since=since).get(tenant.id, NO_USE),
         models=sorted(use_by_model(tenant.id, since=since).items(), key=lambda found: -found[1].amount_picos),
         months=month_spends(tenant.id),
+        credit=credit_of(tenant, is_prepaid=plan_of(tenant).is_prepaid, now=timezone.now()),
         offers=plan_offers_of_operator(tenant),
         audit=list(audit_of_tenant(tenant).order_by("-id")[:NEWEST_AUDIT]),
     )

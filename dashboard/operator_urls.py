@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from dashboard.views import operator_exports, operator_reports, operator_tenants
+from dashboard.views import operator_exports, operator_invoices, operator_prices, operator_reports, operator_tenants
 
 T = "tenants/<slug:tenant>/"
+INVOICE = "invoices/<slug:number>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
@@ -20,5 +21,17 @@ urlpatterns = [
     path(T + "suspend/", operator_tenants.suspend, name="operator_suspend"),
     path(T + "resume/", operator_tenants.resume, name="operator_resume"),
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
+    path(T + "grant/", operator_tenants.grant, name="operator_grant"),
+    path("prices/", operator_prices.prices, name="operator_prices"),
+    path("prices/new/", operator_prices.new, name="operator_price_new"),
+    path("invoices/", operator_invoices.invoices, name="operator_invoices"),
+    path(INVOICE, operator_invoices.invoice, name="operator_invoice"),
+    path(INVOICE + "pay/", operator_invoices.pay, name="operator_pay"),
+    path(INVOICE + "credit/", operator_invoices.credit, name="operator_credit"),
+    path(INVOICE + "void/", operator_invoices.void, name="operator_void"),
+    path(INVOICE + "write-off/", operator_invoices.write_off, name="operator_write_off"),
+    path("documents/<slug:number>.pdf", operator_invoices.pdf, name="operator_pdf"),
+    path("close/", operator_invoices.closing, name="operator_close"),
+    path("close/now/", operator_invoices.close, name="operator_close_now"),
     path(T + "visit/", operator_tenants.visit, name="operator_visit"),
 ]

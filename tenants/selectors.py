@@ -61,6 +61,16 @@ def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
     return running.order_by("-id").first()
 
 
+def roles_now(tenant: Tenant) -> dict[int, str]:
+    """Of those who may enter at this moment, by user id: members, none where the tenant is suspended; operators on a visit."""
+    rows = Membership.objects.for_tenant(tenant).filter(user__is_active=True, tenant__suspended_at=None)
+    visits = OperatorVisit.objects.filter(tenant=tenant, ends_at__gt=timezone.now(), operator__is_superuser=True)
+    return {
+        **dict(visits.filter(operator__is_active=True).order_by("id").values_list("operator_id", "role")),
+        **dict(rows.values_list("user_id", "role")),
+    }
+
+
 def tenants_of(user: User) -> list[Membership]:
     """The memberships of a person, each with its tenant, by the tenant's name."""
     if not user.is_authenticated or not user.is_active:
@@ -186,6 +196,15 @@ def lineages(tenant_id: UUID, key_ids: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
+def tenant_with_id(tenant_id: UUID) -> Tenant | None:
+    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
+    return found
+
+
+def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
+    return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "name"))
+
+
 def time_zones(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
     """Of the tenants that there are."""
     return dict(Tenant.objects.filter(id__in=set(tenant_ids)).values_list("id", "time_zone"))
@@ -256,16 +275,6 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
     return rows.select_related("event").order_by("-created_at", "id")
 
 
-def tenant_with_id(tenant_id: UUID) -> Tenant | None:
-    found: Tenant | None = Tenant.objects.select_related("plan").filter(id=tenant_id).first()
-    return found
-
-
 def every_tenant_id() -> list[UUID]:
     """In the order they were made."""
     return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))
-
-
-def names_of_tenants(tenant_ids: Iterable[UUID]) -> dict[UUID, str]:
-    """Of those that there are, in one query."""
-    return dict(Tenant.objects.filter(id__in=list(tenant_ids)).values_list("id", "name"))

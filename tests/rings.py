@@ -2,6 +2,7 @@
 
 services   policy, services and parts: on SQLite, and what a database takes part in again on a real PostgreSQL
 edges      whole processes, real sockets and real vLLM: on PostgreSQL
+browser    pages in a real browser, and random requests to what the OpenAPI documents promise: on PostgreSQL
 smoke      one request from end to end: on SQLite, the embedded default
 
 What a ring leaves behind (logs of its processes and of its tests, databases, journals) is searched for API keys
@@ -33,8 +34,9 @@ SERVICES = [
     "tests/inference",
     "tests/dashboard",
 ]
+EDGES = [ENGINES, "tests/e2e", "tests/chaos"]
 # The browser last: Playwright keeps a loop running in the thread of the tests until they end.
-EDGES = [ENGINES, "tests/contract", "tests/fuzz", "tests/e2e", "tests/chaos", "tests/browser"]
+BROWSER = ["tests/contract", "tests/fuzz", "tests/browser"]
 SMOKE = ["tests/smoke"]
 # A short path: sockets lie below it, and the name of one has room for 107 characters.
 LEFT = Path(tempfile.gettempdir()) / f"rings-{os.getpid()}"
@@ -49,7 +51,7 @@ class Ring:
         shutil.rmtree(self.left, ignore_errors=True)
         self.left.mkdir(parents=True)
         kept = [f"--basetemp={self.left / 'tmp'}", f"--log-file={self.left / 'tests.log'}", "--log-file-level=DEBUG"]
-        self.command = [sys.executable, "-m", "pytest", "-q", *kept, *arguments]
+        self.command = [sys.executable, "-m", "pytest", "-q", "--durations=12", "--durations-min=5", *kept, *arguments]
         self.environment = _environment(database_url)
 
     def ended(self, code: int) -> int:
@@ -97,13 +99,14 @@ def run(label: str, paths: list[str], *, database_url: str, extra: list[str]) ->
 RINGS = {
     "sqlite": ("services, SQLite", SERVICES, False),
     "postgres": ("services, PostgreSQL", ["--database-only", *SERVICES], True),
+    "browser": ("browser, PostgreSQL", BROWSER, True),
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
 
 
 # Side by side: they are mostly waiting. The edges need the machine for themselves.
-LANES = (("sqlite",), ("postgres", "smoke"))
+LANES = (("sqlite",), ("postgres", "smoke", "browser"))
 
 
 def side_by_side(lanes: list[list[str]], url: str) -> list[int]:

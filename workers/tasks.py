@@ -1,9 +1,13 @@
 """Celery's doors: ids in, one service call. Each may run twice, or not at all: a sweep makes up for it."""
 
+from billing.services.balances import expire_grants, release_stale_holds
 from billing.services.closing import close_due
 from billing.services.exports import forget_old_exports
+from billing.services.reconcile_runs import reconcile_today
+from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
+from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
 from tenants.services.webhooks import forget_old_deliveries
 from workers.effects import EFFECTS
@@ -41,7 +45,21 @@ def sweep_statements() -> None:
 
 
 @app.task
+def sweep_balances() -> None:
+    release_stale_holds()
+    expire_grants()
+    raise_balance_alerts()
+    check_balances()
+
+
+@app.task
+def reconcile_ledger() -> None:
+    reconcile_today()
+
+
+@app.task
 def forget_what_is_old() -> None:
     outbox.forget_done()
     forget_old_exports()
     forget_old_deliveries()
+    forget_old_claims()

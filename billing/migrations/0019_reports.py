@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing", "0013_balances"),
+        ("billing", "0016_attempts_and_reconciliation"),
     ]
 
     operations = [

@@ -65,7 +65,7 @@ def _floor(at, width_s):
 class Migration(migrations.Migration):
     dependencies = [
         ("billing", "0019_reports"),
-        ("tenants", "0011_operator_visits"),
+        ("tenants", "0013_balance_alerts"),
     ]
 
     operations = [

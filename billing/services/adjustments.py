@@ -70,7 +70,7 @@ def add_adjustments(changes: Iterable[Change], *, kind: str, reason: str, actor:
     changes = list(changes)
     tenant_ids = {change.tenant_id for change in changes}
     zones = time_zones(tenant_ids)
-    months, slots, sums = OpenMonths(zones, tenant_ids, now=now), SlotSums(zones), MonthSums(zones)
+    months, slots, sums = OpenMonths(zones, tenant_ids, now=now), SlotSums(zones), MonthSums(zones, now=now)
     made = [adjustment_of(change, months, kind=kind, reason=reason, actor=actor) for change in changes]
     sums.hold(spent_of(each) for each in made)
     Adjustment.objects.bulk_create(made, batch_size=500)

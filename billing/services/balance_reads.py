@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import F, Q, Sum
 
-from billing.models import Balance, BalanceEntry, Grant, Hold
+from billing.models import Balance, BalanceEntry, Grant, GrantUse, Hold
 from headway.money import PICOS_A_MICRO
 from tenants.selectors import prepaid_among
 
@@ -57,6 +57,11 @@ def grants_of(tenant_id: UUID) -> list[Grant]:
     return list(Grant.objects.filter(tenant_id=tenant_id).order_by("-created_at", "id"))
 
 
+def newest_grants() -> dict[UUID, Grant]:
+    """Of each tenant the last that was given and has not ended."""
+    return {grant.tenant_id: grant for grant in Grant.objects.filter(ended_at=None).order_by("created_at", "id")}
+
+
 def grant_with_id(grant_id: UUID | str) -> Grant | None:
     return Grant.objects.filter(id=grant_id).first()
 
@@ -82,7 +87,9 @@ def overdrawn_tenants() -> dict[UUID, int]:
     rows = Balance.objects.filter(overdrawn_picos__gt=0)
     overdrawn = dict(rows.values_list("tenant_id", "overdrawn_picos"))
     held = _held(overdrawn)
-    return {tenant_id: picos - held.get(tenant_id, 0) for tenant_id, picos in overdrawn.items() if picos > held.get(tenant_id, 0)}
+    return {
+        tenant_id: picos - held.get(tenant_id, 0) for tenant_id, picos in overdrawn.items() if picos > held.get(tenant_id, 0)
+    }
 
 
 def lefts(tenant_ids: Iterable[UUID], *, now: datetime | None = None) -> dict[UUID, int]:
@@ -96,3 +103,18 @@ def lefts(tenant_ids: Iterable[UUID], *, now: datetime | None = None) -> dict[UU
 def _held(tenant_ids: Iterable[UUID]) -> dict[UUID, int]:
     rows = Grant.objects.filter(tenant_id__in=set(tenant_ids)).values_list("tenant_id").annotate(held=Sum("held_picos"))
     return {tenant_id: int(held) for tenant_id, held in rows}
+
+
+def unbalanced_grants() -> list[tuple[UUID, int]]:
+    """Grants whose parts do not add up to what was granted, and by how many pico-dollars: page someone.
+
+    What is left, what is held, what was used and what was taken away is what was given.
+    """
+    used = dict(GrantUse.objects.values_list("grant_id").annotate(used=Sum("amount_picos")))
+    entered = dict(BalanceEntry.objects.values_list("grant_id").annotate(entered=Sum("amount_picos")))
+    found = []
+    for grant_id, left, held in Grant.objects.order_by("id").values_list("id", "left_picos", "held_picos"):
+        drift = int(entered.get(grant_id, 0)) - left - held - int(used.get(grant_id, 0))
+        if drift:
+            found.append((grant_id, drift))
+    return found

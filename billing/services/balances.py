@@ -10,15 +10,15 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from billing.credit_models import BalanceEntry, Grant, GrantKind, Hold
 from billing.errors import BalanceBusy, ReferenceUsed
-from billing.models import BalanceEntry, Grant, GrantKind, Hold
 from billing.services.credit_use import Account, eating_order, open_balance, tell_balance
 from billing.services.holds import Look, look_at_brain, release_hold, set_aside, take_hold, wait_until_counted
 from billing.services.open_months import open_month
 from billing.services.usage_rows import wait_for_writers
 from headway.errors import InvalidInput
-from headway.months import UTC_NAME
 from headway.money import MICROS_A_USD, PICOS_A_MICRO, micros_to_usd
+from headway.months import UTC_NAME
 from tenants.errors import UnknownTenant
 from tenants.selectors import prepaid_among, tenant_with_id, time_zones
 from tenants.services.audit import record_audit
@@ -117,7 +117,16 @@ def refund_credit(
     if grant.tenant_id != tenant_id or grant.kind != GrantKind.PREPAID:
         raise InvalidInput("only what this organisation paid in advance can be paid back", param="grant")
     return _take(
-        tenant_id, grant.id, BalanceEntry.Kind.REFUND, amount_micros, reason, actor, reference, now=now, wait_s=wait_s, look=look
+        tenant_id,
+        grant.id,
+        BalanceEntry.Kind.REFUND,
+        amount_micros,
+        reason,
+        actor,
+        reference,
+        now=now,
+        wait_s=wait_s,
+        look=look,
     )
 
 
@@ -152,7 +161,7 @@ def _take(
     with transaction.atomic():
         wait_for_writers([tenant_id])
         if not why_not and take_hold(hold, now=now):
-            after = {"amount_usd": micros_to_usd(amount_micros), "reason": reason, "reference": reference}
+            after: dict[str, object] = {"amount_usd": micros_to_usd(amount_micros), "reason": reason, "reference": reference}
             _audit(tenant_id, actor, f"balance.{kind}", after)
             tell_balance(tenant_id, now=now)
             return hold

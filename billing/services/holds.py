@@ -17,8 +17,8 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.db.models import F
 
-from billing.errors import BalanceTooSmall, ReferenceUsed
 from billing.credit_models import TRANSITIONS, BalanceEntry, Grant, Hold, HoldPart
+from billing.errors import BalanceTooSmall, ReferenceUsed
 from billing.services.credit_use import eating_order, tell_balance
 from billing.services.usage_rows import wait_for_writers
 from headway.money import PICOS_A_MICRO, micros_to_usd, picos_to_usd

@@ -85,7 +85,7 @@ def _notes(draft: StatementDraft) -> list[str]:
         rate = f"{whole}.{rest:09d}".rstrip("0").rstrip(".")
         notes.append(f"Prices are in US dollars; converted at USD 1 = {draft.money.currency} {rate}.")
     if any(line.is_late for line in draft.lines):
-        notes.append('"Used earlier": usage of months before, told after their statements were closed.')
+        notes.append('"Used earlier": usage from before the month began, that no earlier statement has.')
     return notes
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from billing.account_models import BillingAccount
 from billing.invoice_models import LineKind, Statement
-from billing.selectors_credit import credit_used
+from billing.selectors_credit import CreditLine, credit_used
 from billing.services.accounts import billing_account
 from billing.services.month_sums import adjustment_sums, prices_of, usage_sums
 from billing.services.rates import exchange_rate_on
@@ -67,7 +67,7 @@ class StatementDraft:
 
 
 def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None) -> StatementDraft:
-    """Of any month ("YYYY-MM" in the tenant's time zone), as it stands.
+    """Of a month ("YYYY-MM" in the tenant's time zone) that is not closed, as it stands.
 
     Raises InvalidInput for what is no month, RateMissing where its currency has no exchange rate, StatementDiffers where a
     request does not cost what its tokens do. For a month that runs, rates are those of today.
@@ -77,19 +77,12 @@ def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None)
     on = rate_day(ends_at, zone, now or timezone.now())
     account = billing_account(tenant_id)
     money = Money(account.currency, MINOR_DIGITS[account.currency], exchange_rate_on(account.currency, on))
-    sums, adjustments = usage_sums(tenant_id, month, starts_at), adjustment_sums(tenant_id, month)
-    lines = [*usage_lines(sums, prices_of(sums), money), *adjustment_lines(adjustments, money)]
-    ledger_picos = sum(line.amount_picos or 0 for line in lines)
-    carried_in_picos, from_month = _carried_in(tenant_id, month)
-    if carried_in_picos and lines:
-        lines.append(carried_in_line(carried_in_picos, from_month, money))
-    used = credit_used(tenant_id, month)
-    lines += credit_lines(used, lines, money)
-    carried_out = carried_out_line(lines, next_month_name(month), money)
-    if carried_out is not None:
-        lines.append(carried_out)
+    sums = usage_sums(tenant_id, month, starts_at)
+    used = [*usage_lines(sums, prices_of(sums), money), *adjustment_lines(adjustment_sums(tenant_id, month), money)]
+    credit, (owed_picos, owed_from) = credit_used(tenant_id, month), _owed(tenant_id, month)
+    settled = _settled(used, owed_picos, owed_from, credit, month, money)
     tax = tax_of(seller_country=settings.COMPANY_COUNTRY, country=account.country, tax_id=account.tax_id, on=on)
-    lines += _tax_lines(tax, sum(line.amount_minor for line in lines))
+    lines = [*settled, *_tax_lines(tax, settled)]
     return StatementDraft(
         tenant_id=tenant_id,
         month=month,
@@ -100,11 +93,28 @@ def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None)
         account=account,
         tax=tax,
         lines=tuple(lines),
-        ledger_picos=ledger_picos,
-        credit_picos=sum(each.amount_picos for each in used),
-        carried_in_picos=carried_in_picos,
-        carried_out_picos=(carried_out.amount_picos or 0) if carried_out is not None else 0 if lines else carried_in_picos,
+        ledger_picos=sum(line.amount_picos or 0 for line in used),
+        credit_picos=sum(each.amount_picos for each in credit),
+        carried_in_picos=owed_picos,
+        # Where there is nothing to take it off, it goes on to the next.
+        carried_out_picos=_sum_of(lines, LineKind.CARRIED_OUT) if lines else owed_picos,
     )
+
+
+def _settled(
+    used: list[DraftLine], owed_picos: int, owed_from: str, credit: list[CreditLine], month: str, money: Money
+) -> list[DraftLine]:
+    """What was used, less what is owed to the customer and what credits paid; never below zero."""
+    lines = list(used)
+    if owed_picos and lines:
+        lines.append(carried_in_line(owed_picos, owed_from, money))
+    lines += credit_lines(credit, lines, money)
+    carried_out = carried_out_line(lines, next_month_name(month), money)
+    return lines if carried_out is None else [*lines, carried_out]
+
+
+def _sum_of(lines: list[DraftLine], kind: LineKind) -> int:
+    return sum(line.amount_picos or 0 for line in lines if line.kind is kind)
 
 
 def month_bounds(month: str, zone: str) -> tuple[datetime, datetime]:
@@ -124,14 +134,14 @@ def rate_day(ends_at: datetime, zone: str, now: datetime) -> date:
     return last.astimezone(zone_named(zone) or UTC).date()
 
 
-def _tax_lines(tax: Tax, subtotal_minor: int) -> list[DraftLine]:
-    if not tax.name:
+def _tax_lines(tax: Tax, lines: list[DraftLine]) -> list[DraftLine]:
+    if not tax.name or not lines:
         return []
-    amount_minor = share_of(subtotal_minor, tax.basis_points)
+    amount_minor = share_of(sum(line.amount_minor for line in lines), tax.basis_points)
     return [DraftLine(kind=LineKind.TAX, label=tax.label, amount_picos=None, amount_minor=amount_minor)]
 
 
-def _carried_in(tenant_id: UUID, month: str) -> tuple[int, str]:
-    """What the newest statement owes, and its month: each takes over all that was owed before it."""
+def _owed(tenant_id: UUID, month: str) -> tuple[int, str]:
+    """What the newest statement owes the customer, and its month: each takes over all that was owed before it."""
     newest = Statement.objects.filter(tenant_id=tenant_id).exclude(month=month).order_by("-id").first()
     return (newest.carried_out_picos, newest.month) if newest is not None else (0, "")

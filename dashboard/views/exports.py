@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from billing.services.exports import export_requests
 from dashboard.export_list import days_of, export_file, export_list
+from dashboard.once import once
 from dashboard.seats import Seat, seated
 from dashboard.telling import telling
 from tenants.access import Action
@@ -24,7 +25,7 @@ def exports(request: HttpRequest, seat: Seat) -> HttpResponse:
 @seated(Action.VIEW_REQUESTS)
 def new(request: HttpRequest, seat: Seat) -> HttpResponse:
     email, posted = seat.user.email, request.POST
-    with telling(request, f"The file is being made{'; a mail tells you when it is ready' if email else ''}"):
+    with telling(request, f"The file is being made{'; a mail tells you when it is ready' if email else ''}"), once(request):
         first, last = days_of(posted)
         model, key = posted.get("model", "")[:200], posted.get("key", "")[:16]
         export_requests(tenant=seat.tenant, first=first, last=last, actor=seat.actor, email=email, model=model, key=key)

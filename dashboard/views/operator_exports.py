@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from billing.services.exports import export_ledger
 from dashboard.export_list import export_file, export_list
+from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.telling import telling
 
@@ -23,7 +24,7 @@ def exports(request: HttpRequest) -> HttpResponse:
 @operators_only
 def new(request: HttpRequest) -> HttpResponse:
     email = getattr(request.user, "email", "")
-    with telling(request, f"The file is being made{'; a mail tells you when it is ready' if email else ''}"):
+    with telling(request, f"The file is being made{'; a mail tells you when it is ready' if email else ''}"), once(request):
         export_ledger(month=request.POST.get("month", ""), actor=actor_of(request), email=email)
     return redirect("operator_exports")
 

@@ -1,12 +1,17 @@
 """Operators: tenants, what they use, their plan; suspend, take back, visit."""
 
+from typing import Any
+
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from billing.services.balances import grant_credit
 from dashboard.confirming import is_confirmed
+from dashboard.form_errors import tell
 from dashboard.operator_area import actor_of, operators_only
+from dashboard.operator_forms import GrantForm
 from dashboard.operator_tenants import tenant_list, tenant_page
 from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
@@ -27,7 +32,7 @@ def tenants(request: HttpRequest) -> HttpResponse:
 @require_GET
 @operators_only
 def tenant(request: HttpRequest, tenant: str) -> HttpResponse:
-    return render(request, "operator/tenant.html", {"page": tenant_page(_found(tenant)), "roles": list(Role)})
+    return _page(request, _found(tenant), GrantForm())
 
 
 @require_POST
@@ -61,6 +66,29 @@ def plan(request: HttpRequest, tenant: str) -> HttpResponse:
 
 @require_POST
 @operators_only
+def grant(request: HttpRequest, tenant: str) -> HttpResponse:
+    found, form = _found(tenant), GrantForm(request.POST)
+    if form.is_valid():
+        asked = form.cleaned_data
+        try:
+            grant_credit(
+                tenant_id=found.id,
+                amount_micros=asked["amount_micros"],
+                kind=asked["kind"],
+                reason=asked["reason"],
+                reference=asked["reference"],
+                expires_at=form.expires_at(),
+                actor=actor_of(request),
+            )
+            messages.success(request, f"{found.name} may use it at once")
+            return redirect("operator_tenant", found.name)
+        except HeadwayError as error:
+            tell(form, error)
+    return _page(request, found, form)
+
+
+@require_POST
+@operators_only
 def visit(request: HttpRequest, tenant: str) -> HttpResponse:
     found, role, reason = _found(tenant), request.POST.get("role", ""), request.POST.get("reason", "")
     try:
@@ -77,6 +105,11 @@ def leave(request: HttpRequest) -> HttpResponse:
     if end_visits(operator=request.user, actor=actor_of(request)):  # type: ignore[arg-type]
         messages.success(request, "The visit is over")
     return redirect("operator_tenants")
+
+
+def _page(request: HttpRequest, found: Any, grant_form: GrantForm) -> HttpResponse:
+    shown = {"page": tenant_page(found), "roles": list(Role), "grant_form": grant_form}
+    return render(request, "operator/tenant.html", shown)
 
 
 def _found(name: str):  # type: ignore[no-untyped-def]  # a tenant; apps meet at doors, and models are none

@@ -62,7 +62,8 @@ def _limit_error(hit: LimitHit, data: dict[str, Any]) -> HeadwayError:
     if limit.kind is LimitKind.BALANCE:
         return _balance_error(hit, data)
     shown = [
-        f"${micros_to_usd(n)}" if limit.kind is LimitKind.BUDGET else str(n) for n in (limit.value, hit.used, hit.reserved, hit.asked)
+        f"${micros_to_usd(n)}" if limit.kind is LimitKind.BUDGET else str(n)
+        for n in (limit.value, hit.used, hit.reserved, hit.asked)
     ]
     value, used, reserved, asked = shown
     said = (

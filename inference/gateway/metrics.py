@@ -12,6 +12,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from billing.services.ledger import UsageDraft
+from headway.money import PICOS_A_USD
 from inference.gateway.record import JournalLike
 from inference.policy.brain import BrainSnapshot
 from inference.policy.decisions import Tier
@@ -92,6 +93,11 @@ class Metrics:
         self._leaked = Gauge("headway_leaked_slots", "Slots of limits that no running request holds.", registry=registry)
         self._overcommitted = Gauge(
             "headway_overcommitted", "Requests that run over a limit or cap after a takeover.", registry=registry
+        )
+        self._overdrawn = Gauge(
+            "headway_overdrawn_usd",
+            "Spent beyond balances that were paid in advance; above 0 without a hold: a fault.",
+            registry=registry,
         )
         self._journal_depth = Gauge("headway_journal_depth", "Records not yet in the ledger.", registry=registry)
         self._journal_open = Gauge("headway_journal_open", "Records of requests that run.", registry=registry)
@@ -179,4 +185,6 @@ class Metrics:
             self._parked.labels(model).set(pool.parked)
             self._jain.labels(model).set(pool.jain_index)
         self._leaked.set(brain.limits.running - brain.in_flight)
+        overdrawn_picos = sum(max(0, use.spent_picos - use.credit_picos) for use in brain.limits.balances)
+        self._overdrawn.set(overdrawn_picos / PICOS_A_USD)
         self._overcommitted.set(brain.overcommitted)

@@ -27,6 +27,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from billing.services.attempt_rows import AttemptDraft
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from headway.errors import HeadwayError
@@ -44,6 +45,9 @@ DEADLINE = "deadline"
 CUT_BY_DRAIN = "cut_by_drain"
 GATEWAY_LOST = "gateway_lost"
 REFUSED = "refused"
+
+FAILED = frozenset({ENGINE_ERROR, ENGINE_DIED, DEADLINE, CUT_BY_DRAIN})
+"""After an engine was given it."""
 
 MAX_MODEL_CHARS = 200
 MAX_FINISH_REASON_CHARS = 32
@@ -89,7 +93,10 @@ class Record:
         self.is_settled = False
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
+        self.replica_epoch = 0
         self.attempts = 0
+        self.attempt_rows: tuple[AttemptDraft, ...] = ()
+        """What its record does not tell of them (attempt_notes.py)."""
         self.resumes = 0
         """How often it went on at another replica, or after it was parked, in the middle of its answer."""
         self.parks = 0
@@ -99,6 +106,8 @@ class Record:
         self.queue_ms = 0
         self.ttft_ms: int | None = None
         self.usage: Usage | None = None
+        self.counted_prompt_tokens = 0
+        """Of its prompt, by our own count; 0: only its engine can tell."""
         self.finish_reason = ""
         self.end_state = ""
         self.asked_tier = "standard"
@@ -150,6 +159,9 @@ class Record:
             total_ms=self.elapsed_ms(),
             usage_source=_source(self.usage, end_state),
         )
+        if self.usage is None and self.attempts and self.counted_prompt_tokens and end_state in FAILED:
+            # An engine was given it: the record says so, and nobody pays for it.
+            draft = msgspec.structs.replace(draft, prompt_tokens=self.counted_prompt_tokens, usage_source="counted")
         if not self._is_open:
             try:
                 self.open()
@@ -168,6 +180,8 @@ class Record:
             version=self.version,
             pool=self.pool,
             replica=self.replica,
+            replica_epoch=self.replica_epoch,
+            attempt_rows=self.attempt_rows,
             attempts=self.attempts,
             queue_ms=self.queue_ms,
             ttft_ms=self.ttft_ms,

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import structlog
 
+from billing.services.rating import net_unit
 from headway.months import month_of
 from inference.policy.decisions import PICOS_A_MICRO, Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 
@@ -180,12 +181,11 @@ def price_at(row: PricesRow, tier: str, now_s: float) -> tuple[str, TokenPrice]:
 
 
 def net_price(price: TokenPrice, discount_percent: int) -> TokenPrice:
-    """A list price less a plan's discount: each kind of token rounded half up to a whole pico-dollar."""
+    """A list price less a plan's discount, for each kind of token."""
     if not discount_percent:
         return price
-    left = 100 - discount_percent
-    net = [(picos * left + 50) // 100 for picos in (price.input_picos, price.cached_picos, price.output_picos)]
-    return TokenPrice(*net)
+    each = (price.input_picos, price.cached_picos, price.output_picos)
+    return TokenPrice(*(net_unit(picos, discount_percent) for picos in each))
 
 
 def _limit(tenant_id: str, row: LimitRow) -> Limit | None:

@@ -11,14 +11,15 @@ from math import inf
 
 
 class BalanceState:
-    __slots__ = ("counted", "credit_picos", "expiring", "next_expiry_s", "row", "told_by", "unacknowledged")
+    __slots__ = ("counted", "credit_picos", "eaten_to", "expiring", "next_expiry_s", "row", "told_by", "unacknowledged")
 
     def __init__(self) -> None:
         self.credit_picos: int | None = None  # None: this tenant pays later
         self.row = 0
         self.counted = 0
         self.unacknowledged = 0
-        self.expiring: list[tuple[float, int]] = []  # when, and how much of the credit, as it was when told; soonest first
+        self.expiring: list[tuple[float, int]] = []  # when, and how much of the credit was not spent; soonest first
+        self.eaten_to = 0  # what was spent by then is off it
         self.next_expiry_s = inf
         self.told_by = 0
 
@@ -32,7 +33,7 @@ class BalanceState:
         """
         self.row = max(self.row, spent_picos)
         self.counted = max(self.counted, self.row)
-        self.credit_picos, self.told_by = credit_picos, told_by
+        self.credit_picos, self.told_by, self.eaten_to = credit_picos, told_by, self.row
         lost = 0
         self.expiring = []
         for at_s, picos in sorted(expiring):
@@ -46,14 +47,16 @@ class BalanceState:
 
     def advance(self, now_s: float) -> None:
         """What expires by now goes from the credit: as much of it as was not spent. Call it before what was spent changes."""
-        eaten = self.spent_picos() - self.row
+        spent_picos = self.spent_picos()
+        eaten, self.eaten_to = max(0, spent_picos - self.eaten_to), spent_picos
         left: list[tuple[float, int]] = []
         for at_s, picos in self.expiring:
-            if at_s <= now_s and self.credit_picos is not None:
-                self.credit_picos -= max(0, picos - eaten)
-            elif at_s > now_s:
-                left.append((at_s, picos))
-            eaten = max(0, eaten - picos)
+            of_this = min(eaten, picos)
+            eaten -= of_this
+            if at_s > now_s:
+                left.append((at_s, picos - of_this))
+            elif self.credit_picos is not None:
+                self.credit_picos -= picos - of_this
         self.expiring, self.next_expiry_s = left, left[0][0] if left else inf
 
     def spent_picos(self) -> int:

@@ -49,9 +49,9 @@ def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]
         if state.budget is not None:
             left_picos = state.budget_picos - state.month.spent_picos() - state.reserved_picos
             room = min(room, _affordable_tokens(ask, left_picos))
-    left_picos = tenant.balance.left_picos(tenant.reserved_picos)
-    if left_picos is not None:
-        room = min(room, _affordable_tokens(ask, left_picos))
+    of_balance_picos = tenant.balance.left_picos(tenant.reserved_picos)
+    if of_balance_picos is not None:
+        room = min(room, _affordable_tokens(ask, of_balance_picos))
     return max(room, min(least, ask.max_tokens))
 
 
@@ -79,9 +79,9 @@ def find_hit(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable
 
 def _fits(amounts: Amounts, picos: int, tenant: TenantState, states: Iterable[ScopeState]) -> bool:
     """The usual answer, cheaply: whether there are no hits."""
-    if picos and tenant.balance.credit_picos is not None:
-        if tenant.balance.spent_picos() + tenant.reserved_picos + picos > tenant.balance.credit_picos:
-            return False
+    credit_picos = tenant.balance.credit_picos
+    if picos and credit_picos is not None and tenant.balance.spent_picos() + tenant.reserved_picos + picos > credit_picos:
+        return False
     for state in states:
         if state.rates:
             total = state.log.total

@@ -37,6 +37,12 @@ def next_month_name(name: str) -> str:
     return f"{int(year) + int(month) // 12:04d}-{int(month) % 12 + 1:02d}"
 
 
+def previous_month_name(name: str) -> str:
+    """ "2026-11" before "2026-12"."""
+    year, _, month = name.partition("-")
+    return f"{int(year) - (month == '01'):04d}-{(int(month) - 2) % 12 + 1:02d}"
+
+
 def _month(year: int, month: int, time_zone: str) -> Month:
     zone = zone_named(time_zone) or UTC
     start = datetime(year, month, 1, tzinfo=zone)

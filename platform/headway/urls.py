@@ -11,7 +11,7 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("admin/", admin.site.urls),
-    path("api/v1/", include("tenants.api.urls")),
+    path("api/v1/", include("headway.urls_api")),
     path("operator/", include("dashboard.operator_urls")),
     path("", include("dashboard.urls")),
 ]

@@ -71,13 +71,23 @@ class HeadwayView(APIView):
         return found
 
     def page(
-        self, rows: Any, shape: type[Serializer], *, ordering: tuple[str, ...], prepare: Callable[[Any], Any] | None = None
+        self,
+        rows: Any,
+        shape: type[Serializer],
+        *,
+        ordering: tuple[str, ...],
+        prepare: Callable[[Any], Any] | None = None,
+        prepare_all: Callable[[Iterable[Any]], Iterable[Any]] | None = None,
     ) -> Response:
-        """A page of a queryset, newest (or as ordered) first, with the links to the next and the one before."""
+        """A page of a queryset, newest (or as ordered) first, with the links to the next and the one before.
+
+        `prepare`: a row at a time; `prepare_all`: those of the page together, where they share queries.
+        """
         paginator = Pages()
         paginator.ordering = ordering
         found: Iterable[Any] = paginator.paginate_queryset(rows, self.request, view=self)
-        prepared = [prepare(each) for each in found] if prepare else found
+        together = prepare_all(found) if prepare_all else found
+        prepared = [prepare(each) for each in together] if prepare else together
         answer: Response = paginator.get_paginated_response(shape(prepared, many=True).data)
         return answer
 

@@ -70,6 +70,15 @@ class InvitationShape(s.Serializer):
     expires_at = s.DateTimeField()
 
 
+class Acceptance(s.Serializer):
+    token = s.CharField(max_length=200, help_text="the part of the mailed link between /invitations/ and the last slash")
+
+
+class JoinedShape(s.Serializer):
+    tenant = s.CharField(help_text="its name, as in paths")
+    role = s.ChoiceField(ROLES)
+
+
 class NewInvitation(s.Serializer):
     email = s.EmailField(max_length=254)
     role = s.ChoiceField(ROLES)
@@ -131,6 +140,7 @@ class PlanShape(s.Serializer):
     default_max_tokens = s.IntegerField(allow_null=True)
     discount_percent = s.IntegerField()
     salt_per_key = s.BooleanField()
+    is_prepaid = s.BooleanField(help_text="its tenants spend what their balance has, and no more")
     limits = limits_field()
 
 

@@ -1,10 +1,10 @@
-"""`/api/v1/`."""
+"""What tenants add to the API (`headway.urls_api` puts it together)."""
 
 from typing import Any
 
-from django.urls import path, re_path, register_converter
+from django.urls import register_converter
 
-from tenants.api import document, errors, keys, members, plans, tenants, usage, webhooks
+from tenants.api import keys, members, plans, tenants, usage, webhooks
 
 
 class IdConverter:
@@ -51,11 +51,3 @@ OF_TENANT = {
     "deliveries/<uuid:delivery_id>/resend/": webhooks.Resend,
 }
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
-
-urlpatterns = [
-    path("openapi.json", document.Document.as_view(), name="api-schema"),
-    path("docs/", document.Page.as_view(url_name="api-schema"), name="api-docs"),
-    path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
-    *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
-    re_path(r"^.*$", errors.unknown_path),
-]

@@ -15,11 +15,12 @@ class UsageAsked(s.Serializer):
 
     to = s.CharField(required=False, max_length=40)
     granularity = s.ChoiceField(["minute", "hour", "day"], default="hour")
-    group_by = s.ChoiceField(["model", "key", "member", "tier"], required=False)
+    group_by = s.ChoiceField(["model", "key", "member", "version", "tier"], required=False)
     time_zone = s.CharField(required=False, max_length=64, help_text="the organisation's, unless given")
     model = s.CharField(required=False, max_length=200)
     key = s.CharField(required=False, max_length=16)
     member = s.IntegerField(required=False, min_value=0, max_value=2**53, help_text="0: nobody's")
+    version = s.CharField(required=False, max_length=64)
     tier = s.ChoiceField(Tier.values, required=False)
 
     def get_fields(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 
+from billing.services.credit_use import tell_balance
 from billing.services.month_spend import tell_month
 from billing.services.usage_days import rebuild_days
 from billing.services.usage_rows import wait_for_writers
@@ -177,6 +178,8 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)
+    if terms.is_prepaid:
+        tell_balance(tenant.id)
 
 
 def _tell(tenant: Tenant, before: TermsInForce, *, action: str, actor: str) -> TermsInForce:

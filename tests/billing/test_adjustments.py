@@ -34,7 +34,12 @@ def used(tenant: Tenant, request_id: str = "r1", picos: int | None = 1_000, end_
 
 
 def adjusted(tenant: Tenant, picos: int, request_id: str | None = "r1", **changes: Any) -> Adjustment:
-    given = {"kind": "correction", "reason": "an engine counted wrong", "actor": "user:ann", "now": DECEMBER} | changes
+    given: dict[str, Any] = {
+        "kind": "correction",
+        "reason": "an engine counted wrong",
+        "actor": "user:ann",
+        "now": DECEMBER,
+    } | changes
     return adjust_usage(tenant_id=tenant.id, request_id=request_id, amount_picos=picos, **given)
 
 
@@ -104,7 +109,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
 ) -> None:
     used(acme)
     used(create_tenant(name="globex", actor="test"), "theirs")
-    given = {"picos": -5, "request_id": "r1"} | changes
+    given: dict[str, Any] = {"picos": -5, "request_id": "r1"} | changes
     with pytest.raises(error):
         adjusted(acme, given.pop("picos"), given.pop("request_id"), **given)
     assert not Adjustment.objects.exists()

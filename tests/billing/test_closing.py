@@ -15,6 +15,7 @@ from billing.models import Adjustment, ClosedMonth, MonthSpend, UsageRecord
 from billing.selectors_credit import CreditLine
 from billing.services import closing, statements
 from billing.services.accounts import set_billing_account
+from billing.services.adjustments import adjust_usage
 from billing.services.closing import close_all, close_due, close_statement
 from billing.services.ledger import record_usage
 from billing.services.month_sums import adjustments_of_line, requests_of_line
@@ -53,14 +54,16 @@ def invoice_of(closed: closing.Closed) -> Invoice:
     return closed.invoice
 
 
-def adjust(tenant: Tenant, amount_picos: int, month: str = NOV, **others: Any) -> Adjustment:
-    """A row as the ledger's service writes it."""
-    fields: dict[str, Any] = {"kind": "goodwill", "reason": "an outage", "actor": "test", "usage_at": at(20)} | others
-    made = Adjustment.objects.create(tenant_id=tenant.id, amount_picos=amount_picos, billing_month=month, **fields)
-    row, _ = MonthSpend.objects.get_or_create(tenant_id=tenant.id, month=month, key_id="", model="")
-    row.amount_picos += amount_picos
-    row.save()
-    return made
+def adjust(tenant: Tenant, amount_picos: int, request_id: str | None = None, kind: str = "goodwill") -> Adjustment:
+    return adjust_usage(
+        tenant_id=tenant.id,
+        request_id=request_id,
+        amount_picos=amount_picos,
+        kind=kind,
+        reason="an outage: two hours",
+        actor="test",
+        now=at(20),
+    )
 
 
 def test_a_month_becomes_a_statement_whose_lines_are_the_ledger(acme: Tenant) -> None:
@@ -141,6 +144,20 @@ def test_b149_at_the_months_edge_each_record_is_on_one_invoice_in_the_tenants_zo
     assert made[1].starts_at == times["first"] and made[1].ends_at == times["dec"]
 
 
+def test_b149_a_zone_that_is_changed_loses_no_row_and_bills_none_twice(acme: Tenant) -> None:
+    each = price(1, 10**9, 0, 0)
+    set_limits(tenant=acme, limits={}, time_zone="Pacific/Chatham", actor="test")
+    edge = datetime(2026, 11, 30, 10, 15, tzinfo=UTC)  # December begins there
+    times = [edge + timedelta(hours=hours) for hours in range(-20, 40, 3)]
+    record_usage(drafts=[used(acme, f"a{n}", when, tokens=(100, 0, 0), price=each) for n, when in enumerate(times)])
+    set_limits(tenant=acme, limits={}, time_zone="America/Los_Angeles", actor="test")
+    record_usage(drafts=[used(acme, f"b{n}", when, tokens=(100, 0, 0), price=each) for n, when in enumerate(times)])
+    made = [close(acme, month, now=datetime(2027, 1, 9, tzinfo=UTC)).statement for month in (NOV, "2026-12")]
+    found = [row.request_id for each_made in made for line in each_made.lines.all() for row in requests_of_line(line)]
+    assert sorted(found) == sorted(UsageRecord.objects.values_list("request_id", flat=True))
+    assert sum(each_made.ledger_picos for each_made in made) == 2 * len(times) * 100 * 10**9
+
+
 def test_a_month_that_is_not_over_where_the_tenant_is_stays_open(acme: Tenant) -> None:
     set_limits(tenant=acme, limits={}, time_zone="America/Los_Angeles", actor="test")
     with pytest.raises(MonthNotOver):
@@ -182,7 +199,7 @@ def test_the_requests_of_a_line_add_up_to_it(acme: Tenant) -> None:
             for n in range(120)
         ]
     )
-    adjust(acme, -77, kind="correction", record=UsageRecord.objects.get(request_id="r8"), model="tiny", reason="wrong: twice")
+    adjust(acme, -77, "r8", "correction")
     prices = {"1": one, "2": two}
     kinds = set()
     for line in close(acme).statement.lines.all():
@@ -223,7 +240,7 @@ def spoil_the_months_sum(_tenant: Tenant) -> None:
 
 
 def adjust_past_the_months_sum(tenant: Tenant) -> None:
-    adjust(tenant, 5)
+    adjust(tenant, -5)
     MonthSpend.objects.filter(key_id="", model="").update(amount_picos=10**11)
 
 
@@ -259,6 +276,7 @@ def test_closing_again_gives_the_same_statement_back(acme: Tenant) -> None:
 
 
 def test_nothing_used_is_a_statement_without_an_invoice(acme: Tenant) -> None:
+    set_tax_rate(country="DE", name="MwSt", percent="19", effective_from=date(2026, 1, 1), actor="test")
     record_usage(drafts=[used(acme, "a", at(3), end_state="refused", tokens=(0, 0, 0), price=price(1, 10, 10, 10))])
     closed = close(acme)
     assert closed.invoice is None and closed.statement.total_minor == 0 and not closed.statement.lines.exists()

@@ -13,6 +13,7 @@ from billing.services.ledger import UsageDraft, record_usage
 from inference.models import ControlChange, Model
 from inference.services import control
 from tenants.models import LimitKind, Tenant
+from tenants.services.alerts import raise_budget_alerts
 from tenants.services.keys import issue_api_key
 from tenants.services.tenants import create_tenant
 from tenants.services.terms import set_limits
@@ -165,3 +166,32 @@ def test_two_who_write_the_same_requests_at_once_add_each_once(acme: Tenant, los
         thread.join(30)
     assert errors == []
     assert sum(months(acme).values()) == 1000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_b64_nothing_that_runs_again_and_again_changes_what_was_spent(acme: Tenant) -> None:
+    """A month begins with its first record and is never set back: there is no job that could."""
+    now = timezone.now()
+    record_usage(drafts=[priced("a", acme, 900, ended_at_s=now.timestamp())])
+    set_limits(tenant=acme, limits={LimitKind.BUDGET: 1_000}, actor="test")
+    before = months(acme)
+    errors: list[BaseException] = []
+
+    def sweep() -> None:
+        try:
+            raise_budget_alerts(now)
+            set_limits(tenant=acme, limits={LimitKind.BUDGET: 1_000}, actor="test")
+            record_usage(drafts=[priced("a", acme, 900, ended_at_s=now.timestamp())])
+        except BaseException as error:  # noqa: BLE001  shown by the test
+            errors.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=sweep) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert months(acme) == before
+    assert told(acme)["spent_picos"] == "900"

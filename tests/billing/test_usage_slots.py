@@ -95,7 +95,8 @@ def assert_equal() -> None:
 def assert_months_equal() -> None:
     """What months say is the sum of what has their billing month."""
     expected: dict[Any, int] = defaultdict(int)
-    for row in (*UsageRecord.objects.all(), *Adjustment.objects.all()):
+    lines: list[Any] = [*UsageRecord.objects.all(), *Adjustment.objects.all()]
+    for row in lines:
         for scope in {("", ""), (row.key_id, ""), ("", row.model)}:
             expected[str(row.tenant_id), row.billing_month, *scope] += row.amount_picos or 0
     rows = MonthSpend.objects.values_list("tenant_id", "month", "key_id", "model", "amount_picos")
@@ -177,7 +178,7 @@ def _adjust(number: int, picos: int) -> None:
     record = UsageRecord.objects.order_by("id")[number : number + 1].first()
     if record is None:
         return
-    asked = {"kind": "correction", "reason": "test", "actor": "test", "now": NOW}
+    asked: dict[str, Any] = {"kind": "correction", "reason": "test", "actor": "test", "now": NOW}
     before = net_picos(record)
     with suppress(InvalidInput):
         adjust_usage(tenant_id=record.tenant_id, request_id=record.request_id, amount_picos=picos, **asked)
@@ -186,7 +187,7 @@ def _adjust(number: int, picos: int) -> None:
 
 def _billed(tenant_id: str, month: str) -> int:
     of_month = {"tenant_id": tenant_id, "billing_month": month}
-    rows = (*UsageRecord.objects.filter(**of_month), *Adjustment.objects.filter(**of_month))
+    rows: list[Any] = [*UsageRecord.objects.filter(**of_month), *Adjustment.objects.filter(**of_month)]
     return sum(row.amount_picos or 0 for row in rows)
 
 

@@ -69,7 +69,11 @@ out = session.session_key
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     installation = Installation(
-        tmp_path_factory.mktemp("browser"), database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_FORM_POSTS_PER_MINUTE="500"
+        tmp_path_factory.mktemp("browser"),
+        database_url=os.environ.get("DATABASE_URL", ""),
+        HEADWAY_FORM_POSTS_PER_MINUTE="500",
+        HEADWAY_COMPANY_NAME="Example Inference GmbH",
+        HEADWAY_BANK_DETAILS="Example Bank|IBAN DE02 1203 0000 0000 2020 51",
     )
     engine = Engine()
     found = Site(installation, engine)

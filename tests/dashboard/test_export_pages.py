@@ -1,5 +1,8 @@
 """Exports as operators and customers ask for them and take them."""
 
+import csv
+import html
+import io
 import re
 import uuid
 from datetime import timedelta
@@ -15,6 +18,8 @@ from django.utils import timezone
 from billing.export_models import Export
 from billing.services.export_work import carry_on
 from billing.services.exports import file_of
+from dashboard import request_file
+from dashboard.services.form_claims import FIELD, new_nonce
 from headway.home import Home
 from tenants.models import AuditEntry, User
 from tenants.services.members import ensure_operator
@@ -52,8 +57,9 @@ def client_of(user: User) -> Client:
 
 
 def days() -> dict[str, str]:
+    """A form that was just drawn."""
     today = timezone.now().date()
-    return {"from": str(today - timedelta(days=20)), "to": str(today + timedelta(days=1))}
+    return {FIELD: new_nonce(), "from": str(today - timedelta(days=20)), "to": str(today + timedelta(days=1))}
 
 
 def made() -> Export:
@@ -96,9 +102,9 @@ def test_pages_open_with_few_queries_in_every_state_and_nothing_inline(acme: Fur
 
 def test_an_operator_asks_for_a_month_and_takes_the_file(acme: Furnished, operator: Client) -> None:
     month = f"{timezone.now():%Y-%m}"
-    operator.post("/operator/exports/new/", {"month": "nonsense"})
+    operator.post("/operator/exports/new/", {"month": "nonsense", FIELD: new_nonce()})
     assert not Export.objects.exists()
-    operator.post("/operator/exports/new/", {"month": month})
+    operator.post("/operator/exports/new/", {"month": month, FIELD: new_nonce()})
     assert "a mail tells you" in operator.get(PAGES[0]).content.decode()
     export = made()
     response = operator.get(f"/operator/exports/{export.id}/file/")
@@ -111,7 +117,7 @@ def test_an_operator_asks_for_a_month_and_takes_the_file(acme: Furnished, operat
 
 def test_a_member_asks_for_requests_and_takes_the_file(acme: Furnished) -> None:
     client = client_of(acme.people["viewer"])
-    client.post("/t/acme/exports/new/", {"from": "x", "to": "y"})
+    client.post("/t/acme/exports/new/", {"from": "x", "to": "y", FIELD: new_nonce()})
     assert not Export.objects.exists()
     client.post("/t/acme/exports/new/", days() | {"model": MODELS[0]})
     export = made()
@@ -123,6 +129,18 @@ def test_a_member_asks_for_requests_and_takes_the_file(acme: Furnished) -> None:
     mail = Mail.objects.filter(to=acme.people["viewer"].email).get()
     assert "/t/acme/exports/" in mail.text
     assert AuditEntry.objects.get(action="export.ask").tenant_id == acme.tenant.id
+
+
+def test_a_form_that_is_posted_twice_makes_one_file(acme: Furnished, operator: Client) -> None:
+    for client, address, fields in (
+        (operator, PAGES[0], {"month": "2026-11"}),
+        (client_of(acme.people["owner"]), PAGES[1], days()),
+    ):
+        token = re.search(rf'name="{FIELD}" value="([^"]+)"', client.get(address).content.decode())
+        assert token is not None
+        for _ in range(2):
+            assert client.post(f"{address}new/", fields | {FIELD: token[1]}).status_code == 302
+    assert Export.objects.count() == 2
 
 
 def test_a_file_is_for_those_who_may_see_requests_and_for_nobody_else(acme: Furnished, operator: Client) -> None:
@@ -138,6 +156,29 @@ def test_a_file_is_for_those_who_may_see_requests_and_for_nobody_else(acme: Furn
     assert Client().get(address).status_code == 302
     assert client_of(acme.people["billing"]).post("/t/acme/exports/new/", days()).status_code == 403
     assert Export.objects.count() == 1
+
+
+def test_a_file_has_the_rows_that_the_usage_page_sends_where_there_are_few(acme: Furnished) -> None:
+    """Beside what each cost, which that file leaves out."""
+    client = client_of(acme.people["owner"])
+    client.post("/t/acme/exports/new/", days())
+    export = made()
+    with file_of(export).open(newline="") as file:
+        exported = [{name: value for name, value in row.items() if name != "amount_usd"} for row in csv.DictReader(file)]
+    sent = client.get("/t/acme/requests.csv", {"range": "custom", **days()})
+    lines = b"".join(sent.streaming_content).decode()  # type: ignore[attr-defined]
+    assert exported == list(csv.DictReader(io.StringIO(lines))) and len(exported) > 20
+
+
+def test_a_range_with_too_many_requests_leads_to_an_export_of_it(acme: Furnished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_file, "MAX_ROWS", 3)
+    client = client_of(acme.people["owner"])
+    page = client.get("/t/acme/usage/", {"range": "custom", "model": MODELS[0], **days()}).content.decode()
+    link = re.search(r'href="(/t/acme/exports/\?[^"]*)"', page)
+    assert link is not None
+    form = client.get(html.unescape(link[1])).content.decode()
+    assert f'value="{days()["from"]}"' in form and f"<option selected>{MODELS[0]}</option>" in form
+    assert client.get("/t/acme/exports/?from=x&to=2026-99-99&key=%00").status_code == 200
 
 
 def test_a_file_that_is_not_ready_or_gone_is_not_found(acme: Furnished) -> None:

@@ -1,12 +1,21 @@
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import InvalidInput
-from headway.money import micros_to_usd, usd_to_micros
-from headway.months import month_named, month_of, zone_named, zone_names
+from headway.money import micros_to_usd, micros_up, picos_to_usd, usd_to_micros
+from headway.months import (
+    day_start,
+    midnight,
+    month_named,
+    month_of,
+    next_month_name,
+    previous_month_name,
+    zone_named,
+    zone_names,
+)
 
 
 @given(st.integers(0, 10**15))
@@ -45,3 +54,53 @@ def test_n15_every_name_of_the_list_is_a_zone() -> None:
 def test_an_unknown_zone_counts_as_utc(name: str) -> None:
     assert zone_named(name) is None
     assert month_of(datetime(2026, 11, 30, 23, tzinfo=UTC), name).ends_s == datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("day", [(2026, 1, 31), (2028, 2, 29), (2026, 2, 28), (2026, 3, 31), (2026, 12, 31)])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+def test_b66_months_follow_one_another_from_whatever_day(day: tuple[int, int, int], zone: str) -> None:
+    at = midnight(date(*day), zone)
+    month = month_of(at, zone)
+    for _ in range(14):
+        following = month_of(datetime.fromtimestamp(month.ends_s, UTC), zone)
+        assert following.starts_s == month.ends_s, "no gap and no overlap"
+        assert (following.name, previous_month_name(following.name)) == (next_month_name(month.name), month.name)
+        assert datetime.fromtimestamp(month.ends_s, zone_named(zone)).day == 1
+        month = following
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "hours"),
+    [
+        ("Europe/Berlin", date(2026, 3, 29), 23),
+        ("Europe/Berlin", date(2026, 10, 25), 25),
+        ("America/Havana", date(2026, 3, 8), 23),  # there is no midnight
+        ("America/Havana", date(2026, 11, 1), 25),  # there are two
+        ("Australia/Lord_Howe", date(2026, 10, 4), 23.5),
+    ],
+)
+def test_b65_a_day_is_as_long_as_it_is_there(zone: str, day: date, hours: float) -> None:
+    start, end = midnight(day, zone), midnight(day + timedelta(days=1), zone)
+    assert (end - start).total_seconds() == hours * 3600
+    assert day_start(start, zone) == day_start(end - timedelta(microseconds=1), zone) == start
+    assert day_start(end, zone) == end
+
+
+@pytest.mark.parametrize(
+    ("picos", "usd"),
+    [
+        (0, "0"),
+        (1, "0.000000000001"),
+        (1_500_000, "0.0000015"),
+        (10**12, "1"),
+        (-25 * 10**11, "-2.5"),
+        (10**25, "10000000000000"),
+    ],
+)
+def test_pico_dollars_are_shown_exactly(picos: int, usd: str) -> None:
+    assert picos_to_usd(picos) == usd
+
+
+@pytest.mark.parametrize(("picos", "micros"), [(0, 0), (1, 1), (1_000_000, 1), (1_000_001, 2), (-1, 0), (-1_000_000, -1)])
+def test_micros_are_rounded_up(picos: int, micros: int) -> None:
+    assert micros_up(picos) == micros

@@ -13,6 +13,7 @@ from inference.gateway.bad_keys import BadKeys, TooManyBadKeys, client_address
 from inference.gateway.parts import GatewayTunables
 from inference.gateway.prompt_blocks import blocks_of
 from inference.gateway.state import Change
+from inference.gateway.upstream import UpstreamTunables
 from tenants.services.key_format import new_key
 from tests.fakes.gateway import ACME, GLOBEX, GatewayUnderTest, basic, key_changes, model_changes, running_gateway, until
 from tests.fakes.replica import CLOSE, RESET, ScriptedReplica, chat_events, refused, streamed
@@ -71,6 +72,73 @@ async def test_x12_a_plan_change_prices_what_comes_after_it_and_nothing_before(r
         "amount_usd": "0.00000975",
         "currency": "USD",
     }
+
+
+GENERATES = {
+    "/v1/generate": {"model": "m", "prompt": "hi", "max_tokens": 8},
+    "/v1/completions": {"model": "m", "prompt": "hi", "max_tokens": 8},
+    "/v1/chat/completions": basic(),
+    "//v1/chat/completions": basic(),
+    "/v1/chat/completions/": basic(),
+    "/v1/../v1/chat/completions": basic(),
+    "/v1/%63hat/completions": basic(),
+}
+NOT_OURS = (
+    "/metrics",
+    "/tokenize",
+    "/v1/score",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/invocations",
+    "/pooling",
+    "/generate",
+    "/",
+)
+
+
+async def test_b62_no_route_reaches_an_engine_past_a_budget(replica: ScriptedReplica) -> None:
+    changes = [*model_changes("m", [replica.url]), PRICED, terms(monthly_budget=0)]
+    async with running_gateway(changes) as gateway:
+        for path, body in GENERATES.items():
+            assert (await gateway.post(path, body=body)).status_code in (404, 429), path
+        for path in NOT_OURS:
+            assert (await gateway.post(path)).status_code == 404, path
+            assert (await gateway.http.get(path, headers=gateway.auth)).status_code == 404, path
+    assert replica.requests == []
+
+
+async def test_b60_b62_what_is_answered_is_charged_once_on_whatever_route(replica: ScriptedReplica) -> None:
+    async with running_gateway([*model_changes("m", [replica.url]), PRICED, terms()]) as gateway:
+        for path, body in GENERATES.items():
+            seen, closed = len(replica.requests), len(gateway.journal.closed)
+            answer = await gateway.post(path, body=body)
+            new = gateway.journal.closed[closed:]
+            if answer.status_code == 404:
+                assert (len(replica.requests), new) == (seen, []), path
+                continue
+            assert answer.status_code == 200, path
+            assert [(record.request_id, record.amount_picos) for record in new] == [
+                (answer.headers["x-request-id"], 13 * PICOS_A_MICRO)
+            ], path
+        assert len(replica.requests) == len(gateway.journal.closed) >= 3
+
+
+@pytest.mark.parametrize("script", [refused(500), [asyncio.Event()]], ids=["500", "silence"])
+async def test_b68_a_failure_after_dispatch_keeps_the_prompt_s_count_and_costs_nothing(
+    replica: ScriptedReplica, script: Any
+) -> None:
+    """Token ids are counted by anybody. Limits get back what was reserved all the same."""
+    replica.script(script)
+    upstream, tunables = UpstreamTunables(headers_s=0.3, inter_event_s=0.3), GatewayTunables(max_attempts=1)
+    changes = [*model_changes("m", [replica.url]), PRICED, terms(input_tokens_per_minute=1000)]
+    async with running_gateway(changes, upstream=upstream, tunables=tunables) as gateway:
+        body = {"model": "m", "prompt": [1, 2, 3, 4, 5], "max_tokens": 4, "stream": True}
+        assert (await gateway.post("/v1/completions", body=body)).status_code in (502, 504)
+        record = await gateway.only_record()
+        (use,) = gateway.host.snapshot().limits.limits
+    assert (record.prompt_tokens, record.completion_tokens, record.amount_picos) == (5, 0, 0)
+    assert (record.end_state in ("engine_error", "deadline"), record.price_version) == (True, "3")
+    assert use.reserved == 0
 
 
 async def test_b52_a_new_tenant_without_a_budget_gets_nothing_however_many_calls_come_first(replica: ScriptedReplica) -> None:

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -273,15 +274,93 @@ def test_a_correction_replaces_what_was_counted() -> None:
 
 def test_a_balance_is_never_overdrawn() -> None:
     limits = Limiter()
-    limits.set_balance("acme", 300 * PICOS_A_MICRO)
+    limits.set_balance("acme", credit_picos=300 * PICOS_A_MICRO, now_s=0.0)
     assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
     hit = hit_of(limits, ask("b", 100, 100, price=A_MICRO_A_TOKEN))
-    assert (hit.limit.kind, hit.reserved, hit.retry_kind) == (LimitKind.BALANCE, 200, RetryKind.ESTIMATE)
+    assert (hit.limit.kind, hit.limit.value, hit.reserved, hit.retry_kind) == (
+        LimitKind.BALANCE,
+        300,
+        200,
+        RetryKind.ESTIMATE,
+    )
     limits.settle("a", Usage(amount_picos=120 * PICOS_A_MICRO), 1.0)
     assert hit_of(limits, ask("b", 100, 100, price=A_MICRO_A_TOKEN), 1.0).retry_kind is RetryKind.NEVER
     assert passes(limits, ask("b", 100, 80, price=A_MICRO_A_TOKEN), 1.0)
-    limits.set_balance("acme", None)
+    limits.set_balance("acme", credit_picos=None, now_s=1.0)
     assert passes(limits, ask("c", 1000, 1000, price=A_MICRO_A_TOKEN), 1.0)
+
+
+def tell_balance(limits: Limiter, credit: int, spent: int, now_s: float, **expiring: float) -> None:
+    """In micro-dollars."""
+    limits.set_balance(
+        "acme",
+        credit_picos=credit * PICOS_A_MICRO,
+        spent_picos=spent * PICOS_A_MICRO,
+        expiring=[(at_s, int(name.removeprefix("of_")) * PICOS_A_MICRO) for name, at_s in expiring.items()],
+        now_s=now_s,
+    )
+
+
+def left(limits: Limiter) -> int:
+    (use,) = limits.snapshot().balances
+    return (use.credit_picos - use.spent_picos - use.reserved_picos) // PICOS_A_MICRO
+
+
+@pytest.mark.parametrize("row_first", [True, False])
+def test_what_was_spent_of_a_balance_is_counted_once_whichever_teller_comes_first(row_first: bool) -> None:
+    limits = Limiter()
+    tell_balance(limits, 1000, 0, 0.0)
+    for number in range(1, 4):
+        assert passes(limits, ask(f"{number}", 100, 0, price=A_MICRO_A_TOKEN), number)
+        limits.settle(f"{number}", Usage(amount_picos=100 * PICOS_A_MICRO), number)
+        tells = [
+            partial(tell_balance, limits, 1000, 100 * number, float(number)),
+            partial(limits.acknowledged, "acme", 100 * PICOS_A_MICRO),
+        ]
+        for tell in tells if row_first else reversed(tells):
+            tell()
+            assert left(limits) <= 1000 - 100 * number, "never less is believed spent than was"
+        assert left(limits) == 1000 - 100 * number
+
+
+def test_what_others_spent_is_found_in_the_ledgers_row_and_adds_to_what_is_not_in_it_yet() -> None:
+    limits = Limiter()
+    tell_balance(limits, 1000, 0, 0.0)
+    assert passes(limits, ask("a", 100, 0, price=A_MICRO_A_TOKEN))
+    limits.settle("a", Usage(amount_picos=100 * PICOS_A_MICRO), 1.0)
+    tell_balance(limits, 1000, 300, 1.0)  # of a journal that was found
+    assert left(limits) == 600
+
+
+def test_a_balance_that_is_lowered_lets_less_in_at_once_and_cuts_nothing_that_runs() -> None:
+    limits = Limiter()
+    tell_balance(limits, 1000, 0, 0.0)
+    assert passes(limits, ask("a", 500, 400, price=A_MICRO_A_TOKEN))
+    limits.start("a")
+    tell_balance(limits, 500, 0, 1.0)
+    assert left(limits) == -400
+    assert limits.is_open("a")
+    assert hit_of(limits, ask("b", 1, 1, price=A_MICRO_A_TOKEN), 1.0).retry_kind is RetryKind.ESTIMATE
+    limits.settle("a", Usage(amount_picos=450 * PICOS_A_MICRO), 2.0)
+    assert passes(limits, ask("b", 25, 25, price=A_MICRO_A_TOKEN), 2.0)
+
+
+def test_credit_that_expires_is_gone_at_its_instant_but_for_what_was_spent_of_it() -> None:
+    limits = Limiter()
+    tell_balance(limits, 1000, 0, 0.0, of_300=60.0, of_200=90.0)
+    assert passes(limits, ask("a", 100, 0, price=A_MICRO_A_TOKEN), 1.0)
+    limits.settle("a", Usage(amount_picos=100 * PICOS_A_MICRO), 1.0)
+    assert passes(limits, ask("b", 450, 450, price=A_MICRO_A_TOKEN), 59.9)
+    limits.undo("b", 59.9)
+    hit = hit_of(limits, ask("b", 450, 450, price=A_MICRO_A_TOKEN), 60.0)
+    assert hit.limit.value == 700
+    assert passes(limits, ask("c", 100, 0, price=A_MICRO_A_TOKEN), 61.0)
+    limits.settle("c", Usage(amount_picos=100 * PICOS_A_MICRO), 62.0)
+    assert left(limits) == 600, "what is spent later was not of it"
+    assert hit_of(limits, ask("d", 501, 0, price=A_MICRO_A_TOKEN), 90.0).limit.value == 500
+    limits.acknowledged("acme", 200 * PICOS_A_MICRO)
+    tell_balance(limits, 800, 200, 91.0, of_100=60.0)
+    assert left(limits) == 500, "a row from before, told late"
 
 
 def test_a_budget_shortens_what_may_be_shortened() -> None:

@@ -7,17 +7,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from allauth.account.models import EmailAddress
 from django.test import Client
 from django.utils import timezone
 
+from billing.account_models import BillingAccount
+from billing.services.credit_notes import issue_credit_note
+from headway.urls_api import OF_TENANT, urlpatterns
 from inference.models import ControlChange
 from tenants.access import OF_ROLE, OF_SCOPE, Action, Role, Scope, actions_of_key, allows
 from tenants.api.base import TenantView
-from tenants.api.urls import OF_TENANT, urlpatterns
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tenants.services.invitations import invite
 from tenants.services.keys import issue_api_key
 from tenants.services.webhooks import add_endpoint, send_test
+from tests.billing.issued import issued
 from tests.tenants.api.cast import Api, code_of, with_key
 from tests.tenants.cast import full_tenant, person
 from tests.workers.broker import Broker
@@ -35,13 +39,16 @@ class Cast:
 
 
 @pytest.fixture
-def cast(monkeypatch: pytest.MonkeyPatch) -> Cast:
+def cast(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Cast:
     Broker(monkeypatch)
     tenant, people = full_tenant("acme")
     key = issue_api_key(tenant=tenant, name="ci", actor="test").key
     invited = invite(tenant=tenant, email="x@example.com", role="viewer", actor="test", actor_role="owner").invitation
     endpoint = add_endpoint(tenant=tenant, url="https://h.example/", events=["key.expiring"], actor="test").endpoint
     delivery = send_test(tenant=tenant, endpoint_id=str(endpoint.id), actor="test")
+    settings.COMPANY_NAME = "Example Inference GmbH"
+    invoice = issued(tenant)
+    note = issue_credit_note(number=str(invoice.number), reason="late", actor="test", amounts={1: 1})
     ids = {
         "<id:user_id>": people["viewer"].pk,
         "<uuid:invitation_id>": invited.id,
@@ -50,6 +57,9 @@ def cast(monkeypatch: pytest.MonkeyPatch) -> Cast:
         "<slug:request_id>": "req_000000000000000000000000",
         "<uuid:endpoint_id>": endpoint.id,
         "<uuid:delivery_id>": delivery.id,
+        "<slug:number>": invoice.number,
+        "<slug:note>": note.number,
+        "<id:position>": 1,
     }
     paths = {}
     for route in OF_TENANT:
@@ -67,6 +77,7 @@ def everything() -> tuple[Any, ...]:
         ControlChange.objects.count(),
         AuditEntry.objects.count(),
         sorted(Membership.unscoped.values_list("user_id", "role")),
+        list(BillingAccount.objects.values()),
         list(ApiKey.unscoped.values_list("id", "revoked_at", "disabled_at", "scopes")),
     )
 
@@ -82,7 +93,7 @@ def action_of(view: type[TenantView], method: str) -> Action | None:
 
 
 def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
-    open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "^.*$"}
+    open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "invitations/accept/", "^.*$"}
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
@@ -92,6 +103,38 @@ def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
             assert hasattr(view, method.lower()), (view, method)
         handlers = {name.upper() for name in view.http_method_names if hasattr(view, name)} - {"HEAD", "OPTIONS"}
         assert handlers == view.actions.keys(), view
+
+
+def test_an_invitation_is_accepted_by_the_person_it_was_sent_to_alone_and_never_by_a_key(cast: Cast) -> None:
+    """The one route of no tenant that changes one."""
+    invited, other = person("invited"), person("other")
+    for user in (invited, other):
+        EmailAddress.objects.create(user=user, email=user.email, verified=True, primary=True)
+    unverified = User.objects.create_user("unverified", "y@example.com")
+    EmailAddress.objects.create(user=unverified, email=invited.email, verified=False, primary=False)
+    token = invite(tenant=cast.tenant, email=invited.email, role="developer", actor="test", actor_role="owner").token
+    path = "invitations/accept/"
+    callers = {
+        Api(): (401, "not_authenticated"),
+        with_key(cast.tenant, *Scope, member=cast.people["owner"]): (403, "session_needed"),
+        Api(user=other): (403, "wrong_person"),
+        Api(user=unverified): (403, "wrong_person"),
+    }
+    before = everything()
+    for caller, (status, code) in callers.items():
+        answer = caller.post(path, {"token": token})
+        assert (answer.status_code, code_of(answer)) == (status, code)
+    for body, status in (({"token": "no such token"}, 404), ({}, 400), ({"token": 7, "role": "owner"}, 404)):
+        assert Api(user=invited).post(path, body).status_code == status
+    assert Api(user=invited).get(path).status_code == 405
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(invited)
+    assert client.post(f"/api/v1/{path}", {"token": token}, "application/json").status_code == 403
+    assert everything() == before
+    joined = Api(user=invited).post(path, {"token": token})
+    assert (joined.status_code, joined.json()) == (201, {"tenant": "acme", "role": "developer"})
+    assert Membership.objects.for_tenant(cast.tenant).get(user=invited).role == "developer"
+    assert Api(user=invited).post(path, {"token": token}).status_code == 404
 
 
 def test_nobody_is_told_to_authenticate(cast: Cast) -> None:

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0010_prepaid_plans'),
+        ('tenants', '0009_publish_discounts'),
     ]
 
     operations = [

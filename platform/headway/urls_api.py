@@ -1,0 +1,19 @@
+"""`/api/v1/`: the routes of all apps."""
+
+from django.urls import path, re_path
+
+from billing.api.routes import OF_TENANT as OF_BILLING
+from tenants.api import document, errors, members, tenants
+from tenants.api.urls import OF_TENANT as OF_TENANTS
+
+OF_TENANT = OF_TENANTS | OF_BILLING
+"""Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+
+urlpatterns = [
+    path("openapi.json", document.Document.as_view(), name="api-schema"),
+    path("docs/", document.Page.as_view(url_name="api-schema"), name="api-docs"),
+    path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
+    path("invitations/accept/", members.AcceptInvitation.as_view(), name="api-accept"),
+    *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
+    re_path(r"^.*$", errors.unknown_path),
+]
