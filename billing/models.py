@@ -275,6 +275,7 @@ class UsageDay(UsageSlot):
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=_GROUP, name="one_row_per_day_and_group"),)
+        indexes = (models.Index(fields=("starts_at",), name="days_by_time"),)
 
 
 class Verdict(models.TextChoices):

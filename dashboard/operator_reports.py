@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -118,7 +118,10 @@ class ReportPage:
 def report_page(asked: Mapping[str, str], now: datetime) -> ReportPage:
     wanted = report_asked(asked, now)
     query = wanted.query
-    found, by_tenant, kept = report(query), _by_tenant(query), margins(query, now=now)
+    # Once from the database, by all that is shown; what is shown is added up from it.
+    finest = tuple(dict.fromkeys((*query.group_by, "tenant", "model")))
+    every = report(replace(query, group_by=finest))
+    found, by_tenant, kept = every.regrouped(query.group_by), every.regrouped(("tenant",)), margins(query, now=now, used=every)
     names = _names(by_tenant, kept)
     months = [] if query.model else whole_months(query)
     credit = credits_of_months(months) if months else {}

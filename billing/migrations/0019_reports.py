@@ -129,4 +129,8 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.AddIndex(
+            model_name="usageday",
+            index=models.Index(fields=["starts_at"], name="days_by_time"),
+        ),
     ]

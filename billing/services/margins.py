@@ -45,9 +45,15 @@ class Margins:
         return sum(each.time.uncosted_s for each in self.models)
 
 
-def margins(query: ReportQuery, *, now: datetime) -> Margins:
-    """Of a range and its filters, whatever it is grouped by. Of OWN calendars machines count by UTC's. Raises InvalidInput."""
-    used = report(replace(query, granularity="month", group_by=("model", "tenant"), tenant_id=None))
+def margins(query: ReportQuery, *, now: datetime, used: Report | None = None) -> Margins:
+    """Of a range and its filters, whatever it is grouped by. Of OWN calendars machines count by UTC's. Raises InvalidInput.
+
+    `used`: the report of this query by model and tenant at least, where there is one already. It has to be of all tenants:
+    what a model costs is spread over those.
+    """
+    if used is None or used.query.tenant_id is not None:
+        used = report(replace(query, granularity="month", group_by=("model", "tenant"), tenant_id=None))
+    used = used.regrouped(("model", "tenant"))
     starts_at, ends_at = bounds(query)
     times = machine_times(uptimes(starts_at=starts_at, ends_at=ends_at, now=now))
     if query.model:

@@ -6,7 +6,7 @@ its statements. Revenue is what records and adjustments come to, less discounts,
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -61,6 +61,14 @@ class Report:
 
     def total(self) -> Counter[str]:
         return _added(row.sums for row in self.rows)
+
+    def regrouped(self, group_by: tuple[str, ...]) -> "Report":
+        """The same by fewer of the dimensions it is grouped by."""
+        places = [self.query.group_by.index(name) for name in group_by]
+        sums: dict[tuple[date, tuple[str, ...]], Counter[str]] = {}
+        for row in self.rows:
+            _add(sums.setdefault((row.bucket, tuple(row.group[place] for place in places)), Counter()), row.sums)
+        return Report(replace(self.query, group_by=group_by), [ReportRow(*key, sums[key]) for key in sorted(sums)])
 
     def by_group(self) -> dict[tuple[str, ...], Counter[str]]:
         found: dict[tuple[str, ...], Counter[str]] = {}

@@ -146,6 +146,15 @@ def test_credits_stand_beside_revenue_for_whole_months_only(acme: Furnished, cli
     assert part.credit_months == [] or all(line.credit_picos is not None for line in part.lines)
 
 
+def test_a_page_reads_the_sums_once_whatever_it_is_grouped_by(acme: Furnished, client: Client) -> None:
+    for query, number in (("range=30d&group=version", 1), ("range=30d&zone=own", 1), ("range=30d&tenant=acme", 2)):
+        with CaptureQueriesContext(connection) as queries:
+            client.get(f"/operator/reports/?{query}")
+        sums = [each["sql"] for each in queries if re.search(r'FROM "billing_usage(hour|quarter|day)"', each["sql"])]
+        assert len(sums) == number, query
+        assert not any('FROM "billing_usagerecord"' in each["sql"] for each in queries)
+
+
 def test_an_operator_who_is_one_no_more_is_refused(acme: Furnished, client: Client) -> None:
     User.objects.filter(username="operator").update(is_superuser=False)
     assert client.get("/operator/reports/").status_code == 404
