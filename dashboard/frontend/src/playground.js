@@ -1,5 +1,6 @@
 // The playground: one socket to the gateway for each run, opened with a ticket of the site, never with a key.
 // challenge -> nonce -> ticket for it from the site -> ticket and request -> events -> [DONE]; Stop sends a cancel.
+import { costOf } from "./cost.js";
 import { snippets } from "./snippets.js";
 
 const root = document.getElementById("playground");
@@ -88,6 +89,9 @@ function facts(of) {
   }
   add("Ended", of.ended);
   if (of.requestId) {
+    const cost = element("div", "");
+    cost.append(element("dt", "", "Cost"), costOf(`${root.dataset.receipt.replace("REQUEST", of.requestId)}cost/`));
+    list.append(cost);
     const pair = element("div", "");
     const link = element("a", "underline underline-offset-4", "receipt");
     link.href = root.dataset.receipt.replace("REQUEST", of.requestId);
