@@ -16,6 +16,7 @@ _FIELDS = {
     "default_max_tokens": "Tokens where none are named",
     "discount_percent": "Discount, %",
     "salt_per_key": "Cache apart for each key",
+    "is_prepaid": "Paid in advance",
 }
 
 

@@ -161,7 +161,7 @@ def _take(
     with transaction.atomic():
         wait_for_writers([tenant_id])
         if not why_not and take_hold(hold, now=now):
-            after = {"amount_usd": micros_to_usd(amount_micros), "reason": reason, "reference": reference}
+            after: dict[str, object] = {"amount_usd": micros_to_usd(amount_micros), "reason": reason, "reference": reference}
             _audit(tenant_id, actor, f"balance.{kind}", after)
             tell_balance(tenant_id, now=now)
             return hold

@@ -23,6 +23,7 @@ from tenants.services import webhooks as service
 EVENTS = [
     ("key.expiring", "key.expiring: a key ends in 7 days, or in one"),
     ("budget.reached", "budget.reached: 50, 80 or 100 % of a hard limit are spent"),
+    ("balance.low", "balance.low: a fifth of the newest credit is left, or nothing"),
     ("model.retiring", "model.retiring: a model you use has an end"),
 ]
 

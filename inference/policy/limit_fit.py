@@ -49,9 +49,9 @@ def shortened_tokens(ask: Ask, tenant: TenantState, states: Iterable[ScopeState]
         if state.budget is not None:
             left_picos = state.budget_picos - state.month.spent_picos() - state.reserved_picos
             room = min(room, _affordable_tokens(ask, left_picos))
-    left_picos = tenant.balance.left_picos(tenant.reserved_picos)
-    if left_picos is not None:
-        room = min(room, _affordable_tokens(ask, left_picos))
+    of_balance_picos = tenant.balance.left_picos(tenant.reserved_picos)
+    if of_balance_picos is not None:
+        room = min(room, _affordable_tokens(ask, of_balance_picos))
     return max(room, min(least, ask.max_tokens))
 
 

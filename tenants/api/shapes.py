@@ -131,6 +131,7 @@ class PlanShape(s.Serializer):
     default_max_tokens = s.IntegerField(allow_null=True)
     discount_percent = s.IntegerField()
     salt_per_key = s.BooleanField()
+    is_prepaid = s.BooleanField(help_text="its tenants spend what their balance has, and no more")
     limits = limits_field()
 
 

@@ -3,6 +3,13 @@
 from django.db import migrations, models
 
 
+def mark_prepaid(apps, _schema_editor):
+    """The plan we ship under that name, unless tenants are on it already: they have no balance, and would be stopped."""
+    plans = apps.get_model("tenants", "Plan").objects.filter(name="prepaid")
+    if not apps.get_model("tenants", "Tenant").objects.filter(plan__name="prepaid").exists():
+        plans.update(is_prepaid=True)
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -15,6 +22,7 @@ class Migration(migrations.Migration):
             name='is_prepaid',
             field=models.BooleanField(default=False, help_text='its tenants spend what their balance has, and no more'),
         ),
+        migrations.RunPython(mark_prepaid, migrations.RunPython.noop),
         migrations.AlterField(
             model_name='webhookevent',
             name='type',

@@ -63,5 +63,6 @@ def _plain(terms: TermsInForce) -> dict[str, Any]:
         "default_max_tokens": terms.default_max_tokens,
         "discount_percent": terms.discount_percent,
         "salt_per_key": terms.salt_per_key,
+        "is_prepaid": terms.is_prepaid,
         **{kind.value: limits.get(kind.value) for kind in LimitKind},
     }

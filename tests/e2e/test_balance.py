@@ -98,7 +98,8 @@ def ask_many(fleet: Fleet, client: httpx.AsyncClient, number: int) -> list["asyn
 
 async def settled(fleet: Fleet, granted: Decimal) -> None:
     """The balance is what was granted less the ledger, to the pico-dollar, and not below nothing."""
-    spent = sum(Decimal(record["amount_picos"] or 0) for record in await asyncio.to_thread(fleet.installation.usage))
+    records = await asyncio.to_thread(fleet.installation.usage)
+    spent = Decimal(sum(record["amount_picos"] or 0 for record in records))
     shown = await balance(fleet)
     assert Decimal(shown["left_usd"]) == granted - spent / 10**12 >= 0
     assert (shown["overdrawn_usd"], shown["holds"]) == ("0", [])

@@ -183,3 +183,20 @@ def test_b65_a_budgets_month_ends_at_local_midnight(zone: str, midnight: datetim
     assert (before.spent_picos, before.ends_s) == (7, at_s)
     assert after.spent_picos == 0
     assert at_s + 27 * 86_400 < after.ends_s < at_s + 32 * 86_400
+
+
+def test_the_balance_of_one_who_pays_in_advance_is_what_was_told_of_it_and_without_that_nothing() -> None:
+    state = state_of(terms_row(1, is_prepaid=True))
+    assert state.balance("t1").credit_picos == 0
+    told = {"credit_picos": str(10**20), "spent_picos": "7", "expiring": [[5.5, "3"]]}
+    state.apply([Change(50, "balance", "t1", told)])
+    assert state.balance("t1") == (10**20, 7, ((5.5, 3),), 50)
+    state.apply([Change(51, "balance", "t1", {**told, "spent_picos": "much"})])
+    assert state.balance("t1").told_by == 50, "what cannot be read changes nothing"
+    heard: list[frozenset[str]] = []
+    state.on_balances_changed(heard.append)
+    state.apply([terms_row(52)])
+    assert state.balance("t1").credit_picos is None
+    state.apply([gone(53, "balance", "t1")])
+    assert heard == [{"t1"}]
+    assert state.balance("t1") == (None, 0, (), 0)

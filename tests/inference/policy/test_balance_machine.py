@@ -123,10 +123,10 @@ class BalanceMachine(RuleBasedStateMachine):
 class GrowingBalanceMachine(BalanceMachine):
     """Credit only grows, and all spending passes through here."""
 
-    def a_journal_is_found(self) -> None:  # type: ignore[override]
+    def a_journal_is_found(self) -> None:
         pass
 
-    def hold(self) -> None:  # type: ignore[override]
+    def hold(self) -> None:
         pass
 
     @invariant()

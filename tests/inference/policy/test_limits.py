@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -313,8 +314,8 @@ def test_what_was_spent_of_a_balance_is_counted_once_whichever_teller_comes_firs
         assert passes(limits, ask(f"{number}", 100, 0, price=A_MICRO_A_TOKEN), number)
         limits.settle(f"{number}", Usage(amount_picos=100 * PICOS_A_MICRO), number)
         tells = [
-            lambda number=number: tell_balance(limits, 1000, 100 * number, number),
-            lambda: limits.acknowledged("acme", 100 * PICOS_A_MICRO),
+            partial(tell_balance, limits, 1000, 100 * number, float(number)),
+            partial(limits.acknowledged, "acme", 100 * PICOS_A_MICRO),
         ]
         for tell in tells if row_first else reversed(tells):
             tell()
