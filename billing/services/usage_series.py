@@ -157,8 +157,9 @@ def _grouped(rows: QuerySet[Any], bucket: Any, sums: dict[str, Any], query: Usag
     found = rows.annotate(bucket=bucket).values(*keys).annotate(**named).order_by(*keys)
     for start, *rest in found.values_list(*keys, *named):
         group = "" if not query.group_by else "0" if rest[0] is None else str(rest[0])
-        numbers = [int(number or 0) for number in rest[len(keys) - 1 :]]
-        yield UsageBucket(_start_of(start, query), group, dict.fromkeys(SUMS, 0) | dict(zip(sums, numbers, strict=True)))
+        found_sums = dict(zip(sums, [number or 0 for number in rest[len(keys) - 1 :]], strict=True))
+        found_sums["amount_picos"] = int(found_sums["amount_picos"])
+        yield UsageBucket(_start_of(start, query), group, found_sums)
 
 
 class _Total(Sum):
