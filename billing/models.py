@@ -36,6 +36,7 @@ class UsageRecord(models.Model):
     version = models.CharField(max_length=64, blank=True)
     pool = models.CharField(max_length=64, blank=True)
     replica = models.CharField(max_length=64, blank=True)
+    replica_epoch = models.PositiveIntegerField(default=0, help_text="which start of its engine; 0: not known")
     tier = models.CharField(max_length=16)
     prompt_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
@@ -65,10 +66,39 @@ class UsageRecord(models.Model):
         indexes = (
             models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),
             models.Index(fields=("tenant_id", "billing_month"), name="usage_by_tenant_and_month"),
+            models.Index(fields=("replica", "replica_epoch"), name="usage_by_engine"),
         )
 
     def __str__(self) -> str:
         return f"{self.request_id} {self.end_state}"
+
+
+class Attempt(models.Model):
+    """What one engine did for one request, where that is more than the request's record says.
+
+    A request that was answered whole at its first attempt has none. Every other one that was dispatched has one for each
+    attempt, the last among them. Tokens are what the engine said it had counted; `max_`: what it may have counted at most,
+    unseen by the gateway.
+    """
+
+    request_id = models.CharField(max_length=64)
+    number = models.PositiveSmallIntegerField(help_text="counts from 1 within a request")
+    replica = models.CharField(max_length=64)
+    replica_epoch = models.PositiveIntegerField()
+    ending = models.CharField(max_length=32, help_text="parked, or an end state")
+    prompt_tokens = models.PositiveIntegerField()
+    completion_tokens = models.PositiveIntegerField()
+    max_prompt_tokens = models.PositiveIntegerField()
+    max_completion_tokens = models.PositiveIntegerField()
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("request_id", "number"), name="one_row_per_attempt"),)
+        indexes = (models.Index(fields=("replica", "replica_epoch"), name="attempts_by_engine"),)
+
+    def __str__(self) -> str:
+        return f"{self.request_id}-{self.number} {self.ending}"
 
 
 class AdjustmentKind(models.TextChoices):
@@ -241,3 +271,67 @@ class UsageDay(UsageSlot):
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=_GROUP, name="one_row_per_day_and_group"),)
+
+
+class Verdict(models.TextChoices):
+    EXPLAINED = "explained", "Explained"
+    UNEXPLAINED = "unexplained", "Unexplained drift"
+    NOT_COUNTED = "not_counted", "Not counted"
+
+
+class Reconciliation(models.Model):
+    """One comparison of the ledger with the engines' own counters. Kept."""
+
+    day = models.DateField(null=True, unique=True, help_text="of UTC, of the daily one; null: somebody asked for it")
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, help_text="null: it runs, or was cut off")
+    incarnations = models.PositiveIntegerField(default=0)
+    not_counted = models.PositiveIntegerField(default=0)
+    # Added up without their signs: too much here does not make up for too little there.
+    unexplained_prompt_tokens = models.BigIntegerField(default=0)
+    unexplained_completion_tokens = models.BigIntegerField(default=0)
+    inconsistent_requests = models.PositiveIntegerField(default=0, help_text="whose record and attempts do not agree")
+
+    class Meta:
+        indexes = (models.Index(fields=("started_at",), name="reconciliations_by_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.started_at:%Y-%m-%d %H:%M} {'clean' if self.is_clean else 'drift'}"
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.unexplained_prompt_tokens or self.unexplained_completion_tokens or self.inconsistent_requests)
+
+
+class ReconciliationFinding(models.Model):
+    """Of one incarnation (start) of one engine."""
+
+    reconciliation = models.ForeignKey(Reconciliation, on_delete=models.CASCADE, related_name="findings")
+    replica = models.CharField(max_length=64)
+    replica_epoch = models.PositiveIntegerField()
+    pool = models.CharField(max_length=64, blank=True)
+    counted_at = models.DateTimeField(null=True, help_text="as of when; null: it is not counted")
+    verdict = models.CharField(max_length=16, choices=Verdict.choices)
+    reason = models.CharField(max_length=500, blank=True)
+    engine_prompt_tokens = models.BigIntegerField(default=0)
+    engine_completion_tokens = models.BigIntegerField(default=0)
+    # What ledger, attempts and the agent's own work explain: from, to.
+    low_prompt_tokens = models.BigIntegerField(default=0)
+    high_prompt_tokens = models.BigIntegerField(default=0)
+    low_completion_tokens = models.BigIntegerField(default=0)
+    high_completion_tokens = models.BigIntegerField(default=0)
+    # Above zero: the engine has counted more than can be explained; below: less.
+    unexplained_prompt_tokens = models.BigIntegerField(default=0)
+    unexplained_completion_tokens = models.BigIntegerField(default=0)
+    # {cause: {"count", "low_prompt_tokens", "high_prompt_tokens", "low_completion_tokens", "high_completion_tokens"}}
+    causes = models.JSONField(default=dict)
+    inconsistent_requests = models.JSONField(default=list, help_text="some of their ids")
+    is_told = models.BooleanField(default=False, help_text="operators were told of this drift, now or before")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("reconciliation", "replica", "replica_epoch"), name="one_finding_per_incarnation"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.replica} epoch {self.replica_epoch}: {self.verdict}"

@@ -10,7 +10,15 @@ from uuid import UUID
 from django.db.models import Max, QuerySet, Sum
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageHour, UsageRecord
+from billing.models import (
+    MonthSpend,
+    Price,
+    Reconciliation,
+    ReconciliationFinding,
+    UsageHour,
+    UsageRecord,
+    Verdict,
+)
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -95,6 +103,11 @@ def tenants_with_spend(months: Iterable[str]) -> set[UUID]:
     """Who spent something in any of these months ("YYYY-MM")."""
     rows = MonthSpend.objects.filter(month__in=list(months), key_id="", model="", amount_picos__gt=0)
     return set(rows.values_list("tenant_id", flat=True))
+
+
+def tenants_that_used(model: str, *, since: datetime) -> set[UUID]:
+    rows = UsageHour.objects.filter(model=model, starts_at__gte=since, requests__gt=0)
+    return set(rows.values_list("tenant_id", flat=True).distinct())
 
 
 def last_use_of_keys(*, since: datetime | None) -> dict[str, datetime]:
@@ -234,3 +247,49 @@ def month_spends(tenant_id: UUID, *, at_most: int = 12) -> list[tuple[str, int]]
     """Month and pico-dollars, newest first."""
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, key_id="", model="").order_by("-month")
     return list(rows.values_list("month", "amount_picos")[:at_most])
+
+
+@dataclass(frozen=True)
+class ReconciliationView:
+    """One run, as plain values. `findings`: of each engine's start, those with drift first."""
+
+    started_at: datetime
+    finished_at: datetime | None
+    is_daily: bool
+    is_clean: bool
+    unexplained_prompt_tokens: int
+    unexplained_completion_tokens: int
+    inconsistent_requests: int
+    not_counted: int
+    findings: list[dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
+        findings = [{name: _plain(value) for name, value in each.items()} for each in self.findings]
+        return values | {"findings": findings}
+
+
+_FINDING_FIELDS = tuple(
+    field.name for field in ReconciliationFinding._meta.fields if field.name not in {"id", "reconciliation", "is_told"}
+)
+_VERDICT_ORDER = (Verdict.UNEXPLAINED, Verdict.NOT_COUNTED, Verdict.EXPLAINED)
+
+
+def latest_reconciliation() -> ReconciliationView | None:
+    """The newest that was finished; None before the first."""
+    run = Reconciliation.objects.exclude(finished_at=None).order_by("-finished_at", "-id").first()
+    if run is None:
+        return None
+    findings = list(run.findings.order_by("replica", "replica_epoch").values(*_FINDING_FIELDS))
+    findings.sort(key=lambda each: (not each["inconsistent_requests"], _VERDICT_ORDER.index(each["verdict"])))
+    return ReconciliationView(
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        is_daily=run.day is not None,
+        is_clean=run.is_clean,
+        unexplained_prompt_tokens=run.unexplained_prompt_tokens,
+        unexplained_completion_tokens=run.unexplained_completion_tokens,
+        inconsistent_requests=run.inconsistent_requests,
+        not_counted=run.not_counted,
+        findings=findings,
+    )

@@ -12,7 +12,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core import context as allauth_context
 from allauth.core.internal import ratelimit
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import render
 from django_ratelimit.core import is_ratelimited
 
@@ -27,12 +27,12 @@ def address_of(request: HttpRequest) -> str:
     return client_address(request.META.get("REMOTE_ADDR", ""), forwarded, settings.TRUSTED_PROXY_HOPS)
 
 
-def limited(group: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+def limited(group: str) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
     """So many posts a minute from one address; further ones get a page with 429 that says when to come back."""
 
-    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def decorate(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         @wraps(view)
-        def page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def page(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             rate = f"{settings.FORM_POSTS_PER_MINUTE}/m"
             if is_ratelimited(
                 request, group=group, key=lambda _group, asked: address_of(asked), rate=rate, method=["POST"], increment=True

@@ -1,6 +1,8 @@
 """The sockets of pages: frames with a number each, so that a page knows when it missed one and asks for the whole.
 
 Server: {"type": "whole" | "change", "sequence": n, "state": {...}}; a change's `state` is whole too, its number one more.
+        {"type": "beat", "sequence": n} when nothing has changed for a while: the last number again, so that a page knows
+        that it is told of everything, and takes a connection that says nothing for lost.
 Page:   {"type": "resync"} -> a "whole". Close code 4403: the person does not belong here, or no longer.
 """
 
@@ -16,6 +18,7 @@ from dashboard.seats import Seat, seat_of
 
 NO_SEAT = 4403
 SEAT_CHECKED_EVERY_S = 5.0
+BEAT_S = 5.0
 MAX_MESSAGE_BYTES = 1024
 watch = Watch()
 """Of this process; it looks only while somebody watches."""
@@ -27,17 +30,19 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
 
     async def connect(self) -> None:
         self._state: State | None = None
+        self._joined = self.watch
         self._sequence, self._checked_s = 0, asyncio.get_running_loop().time()
+        self._sent_s = self._checked_s
         seat = await self._seat_now()
         await self.accept()
         if seat is None:
             await self.close(NO_SEAT)
             return
         self.seat = seat
-        self.watch.join(self)
+        self._joined.join(self)
 
     async def disconnect(self, code: int) -> None:
-        self.watch.leave(self)
+        self._joined.leave(self)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Anything but a request for the whole is no business of ours."""
@@ -49,24 +54,30 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels ha
             await self._send("whole", self._state)
 
     async def tell(self, state: State) -> None:
-        """Nothing is sent when nothing has changed. Who was put out of the organisation is put out here."""
+        """A beat is all that is sent when nothing has changed. Who has logged out is put out here."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_s >= SEAT_CHECKED_EVERY_S:
             self._checked_s = now_s
             seat = await self._seat_now()
             if seat is None:
-                self.watch.leave(self)
-                await self.close(NO_SEAT)
+                await self.put_out()
                 return
-            self.seat = seat
         if state == self._state:
+            if now_s - self._sent_s >= BEAT_S:
+                self._sent_s = now_s
+                await self.send(json.dumps({"type": "beat", "sequence": self._sequence}))
             return
         kind = "whole" if self._state is None else "change"
         self._state = state
         await self._send(kind, state)
 
+    async def put_out(self) -> None:
+        self._joined.leave(self)
+        await self.close(NO_SEAT)
+
     async def _send(self, kind: str, state: dict[str, Any]) -> None:
         self._sequence += 1
+        self._sent_s = asyncio.get_running_loop().time()
         await self.send(json.dumps({"type": kind, "sequence": self._sequence, "state": state}))
 
     async def _seat_now(self) -> Seat | None:

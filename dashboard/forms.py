@@ -1,5 +1,6 @@
 """What customers fill in. Fields check shapes; what may be is for the services to say."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -128,6 +129,15 @@ class WebhookForm(forms.Form):
     def __init__(self, *args: Any, events: list[tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["events"].choices = events  # type: ignore[attr-defined]
+
+
+class AlertsForm(forms.Form):
+    """A field for each kind of event, named by it."""
+
+    def __init__(self, *args: Any, kinds: Mapping[str, str], roles: list[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for kind, label in kinds.items():
+            self.fields[kind] = _checks(label, [(role, role.capitalize()) for role in roles], required=False)
 
 
 class SettingsForm(forms.Form):

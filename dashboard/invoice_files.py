@@ -14,6 +14,7 @@ MAX_DOCUMENTS = 240
 def invoice_files(tenant: Any) -> Iterator[Entry]:
     """Made one after another, as they are taken. Raises DocumentFailed, DocumentDiffers."""
     for invoice in invoices_of_tenant(tenant.id).exclude(number=None)[:MAX_DOCUMENTS]:
+        assert invoice.number is not None and invoice.issued_at is not None, "what has a number was issued"
         yield f"{invoice.number}.pdf", invoice.issued_at, invoice_pdf(invoice.number)
         yield f"{invoice.number}.csv", invoice.issued_at, lines_csv(invoice).encode()
     for note in credit_notes_of_tenant(tenant.id)[:MAX_DOCUMENTS]:

@@ -22,6 +22,11 @@ LABELS = {
     "concurrent_requests": "Requests at once",
     "monthly_budget": "Hard limit a month",
 }
+_TITLES = {
+    "tenant": ("In force for the whole organisation", "What all its keys use together, as it is now"),
+    "model": ("Of single models", "Beside those above: what the organisation uses of one model"),
+    "key": ("Of single keys", "Beside those above: what one key uses"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,21 @@ class Meter:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Limits of one scope."""
+
+    title: str
+    note: str
+    meters: list[Meter]
+
+
+@dataclass(frozen=True)
 class LimitPage:
     lead: str
-    meters: list[Meter]
+    groups: list[Group]
     rate_error: str
+    model_error: str
+    """At a limit of a single model; a blank: there is none that refuses."""
     budget_error: str
 
 
@@ -55,8 +71,9 @@ def limit_page(tenant: Any) -> LimitPage:
     month = month_of(timezone.now(), tenant.time_zone)
     month_ends, spent = datetime.fromtimestamp(month.ends_s, UTC), spend_of_month(tenant.id, month.name)
     names = {key.id: key.name for key in keys_of_tenant(tenant).filter(revoked_at=None)}
-    meters = [
-        Meter(
+    by_scope: dict[str, list[Meter]] = {scope: [] for scope in _TITLES}
+    for limit in terms.limits:
+        meter = Meter(
             id=meter_id(limit.scope, limit.id, limit.kind),
             label=LABELS[limit.kind],
             whose=_whose(limit, tenant, names),
@@ -66,12 +83,12 @@ def limit_page(tenant: Any) -> LimitPage:
             is_from_plan=limit.is_from_plan,
             used=micros_up(spent.get(_scope_of(limit), 0)) if limit.kind == "monthly_budget" else 0,
         )
-        for limit in terms.limits
-    ]
+        by_scope[limit.scope].append(meter)
     return LimitPage(
         lead=f"Plan {terms.plan}, up to the {terms.tier_ceiling} tier. Months are those of {tenant.time_zone}.",
-        meters=meters,
+        groups=[Group(*_TITLES[scope], meters) for scope, meters in by_scope.items() if meters],
         rate_error=_example(terms, "requests_per_minute", 60),
+        model_error=_model_example(terms),
         budget_error=_example(terms, "monthly_budget", 5_000_000),
     )
 
@@ -95,9 +112,18 @@ def _resets(kind: str, month_ends: datetime, zone: str) -> str | SafeString:
     return "Waits, never refuses" if kind == "concurrent_requests" else "Over any 60 seconds"
 
 
+def _model_example(terms: TermsInForce) -> str:
+    """Of the first limit of a single model that refuses rather than waits."""
+    found = [limit for limit in terms.limits if limit.scope == "model" and limit.kind != "concurrent_requests"]
+    return _answer(*limit_error_example(found[0].kind, found[0].value, "model")) if found else ""
+
+
 def _example(terms: TermsInForce, kind: str, else_value: int) -> str:
     """Of the tenant's own limit if it has one, made by the code that answers clients."""
     values = [limit.value for limit in terms.limits if limit.kind == kind and limit.scope == "tenant"]
-    status, headers, body = limit_error_example(kind, values[0] if values else else_value)
+    return _answer(*limit_error_example(kind, values[0] if values else else_value))
+
+
+def _answer(status: str, headers: list[tuple[str, str]], body: dict[str, Any]) -> str:
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers), "", json.dumps(body, indent=2)]
     return "\n".join(lines)

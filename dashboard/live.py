@@ -8,7 +8,7 @@ an event, made anew from the stores: a watcher that missed something lacks nothi
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
@@ -24,7 +24,7 @@ from dashboard.today import today_of
 from headway.months import month_of
 from inference.selectors import brain_seen
 from tenants.access import Action
-from tenants.selectors import keys_of_tenant
+from tenants.selectors import keys_of_tenant, roles_now
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,8 @@ class Watcher(Protocol):
 
     async def tell(self, state: State) -> None: ...
 
+    async def put_out(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -46,6 +48,8 @@ class Numbers:
     texts: dict[str, str]
     key_ids: frozenset[str]
     has_first_request: bool
+    roles: dict[int, str] = field(default_factory=dict)
+    """Of its members as they are now, by their ids: whoever is not among them belongs here no longer."""
 
 
 def read_numbers(tenant: Any) -> Numbers:
@@ -62,7 +66,8 @@ def read_numbers(tenant: Any) -> Numbers:
         "spent": usd_of_picos(spent),
     }
     key_ids = frozenset(keys_of_tenant(tenant).filter(revoked_at=None).values_list("id", flat=True))
-    return Numbers(texts, key_ids, first_request_at(tenant.id, without_key=PLAYGROUND_KEY_ID) is not None)
+    has_first_request = first_request_at(tenant.id, without_key=PLAYGROUND_KEY_ID) is not None
+    return Numbers(texts, key_ids, has_first_request, roles_now(tenant))
 
 
 def state_of(seat: Seat, numbers: Numbers, seen: dict[str, Any] | None) -> State:
@@ -127,4 +132,10 @@ class Watch:
         for watchers in by_tenant.values():
             numbers = await self.read(watchers[0].seat.tenant)
             for watcher in watchers:
+                role = numbers.roles.get(watcher.seat.user.id)
+                if role is None:
+                    await watcher.put_out()
+                    continue
+                if role != watcher.seat.role:
+                    watcher.seat = replace(watcher.seat, role=role)
                 await watcher.tell(state_of(watcher.seat, numbers, seen))

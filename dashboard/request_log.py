@@ -1,5 +1,6 @@
 """The request log of a tenant: a page of it, and one request's receipt with its timeline."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ WAITED_S = 60
 """A receipt comes about a second after its request ended; behind a page that waits longer is none."""
 _BAR_UNITS = 1000
 MAX_LISTED_KEYS = 200
+PLACEHOLDER = "Your prompt"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,33 @@ def phases_of(record: Mapping[str, Any]) -> list[Phase]:
         phases.append(Phase(name, part_ms, round(x, 2), round(width, 2)))
         x += width
     return phases
+
+
+_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "/v1/chat/completions": ("/chat/completions", {"messages": [{"role": "user", "content": PLACEHOLDER}]}),
+    "/v1/completions": ("/completions", {"prompt": PLACEHOLDER}),
+    "/v1/generate": ("/generate", {"prompt": PLACEHOLDER}),
+}
+
+
+def curl_of(record: Mapping[str, Any], api_url: str) -> str:
+    """A request like this one: its route and model, and what is known of its parameters. A blank for one of no model."""
+    path, prompt = _CALLS.get(record["route"].removeprefix("WS "), ("", {}))
+    if not path or not record["model"]:
+        return ""
+    body = {"model": record["model"], **prompt}
+    if record["finish_reason"] == "length":
+        body["max_tokens"] = record["completion_tokens"]  # where it was cut
+    if record["tier"] != "standard":
+        body["priority"] = record["tier"]
+    text = json.dumps(body, indent=2, ensure_ascii=False).replace("'", "'\\''")
+    lines = (
+        f"curl {api_url}{path}",
+        '-H "Authorization: Bearer $HEADWAY_API_KEY"',
+        '-H "Content-Type: application/json"',
+        f"-d '{text}'",
+    )
+    return " \\\n  ".join(lines)
 
 
 def pace_of(record: Mapping[str, Any]) -> float | None:

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.shortcuts import render
 
 from tenants.access import LOOKING, Action, allows
@@ -38,7 +38,7 @@ class Seat:
         return f"user:{self.user}"
 
 
-SeatedView = Callable[Concatenate[HttpRequest, Seat, P], HttpResponse]
+SeatedView = Callable[Concatenate[HttpRequest, Seat, P], HttpResponseBase]
 
 
 def seat_of(user: Any, tenant_name: str) -> Seat | None:
@@ -53,13 +53,13 @@ def seat_of(user: Any, tenant_name: str) -> Seat | None:
     return Seat(tenant=found.tenant, user=found.user, role=found.role)
 
 
-def seated(action: Action) -> Callable[[SeatedView[P]], Callable[..., HttpResponse]]:
+def seated(action: Action) -> Callable[[SeatedView[P]], Callable[..., HttpResponseBase]]:
     """A page of a tenant: log-in, membership (404 without) and the action (403 without) are asked before the view runs."""
 
-    def decorate(view: SeatedView[P]) -> Callable[..., HttpResponse]:
+    def decorate(view: SeatedView[P]) -> Callable[..., HttpResponseBase]:
         @login_required
         @wraps(view)
-        def page(request: HttpRequest, tenant: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+        def page(request: HttpRequest, tenant: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             seat = seat_of(request.user, tenant)
             if seat is None:
                 raise Http404("there is no such organisation, or it is not yours")

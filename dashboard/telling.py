@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from django.contrib import messages
 from django.http import HttpRequest
 
+from dashboard.errors import FormAlreadySent
 from headway.errors import HeadwayError
 
 
@@ -14,6 +15,8 @@ def telling(request: HttpRequest, done: str) -> Iterator[None]:
     """Says `done`, or why a service refused."""
     try:
         yield
+    except FormAlreadySent as error:
+        messages.info(request, error.message[:1].upper() + error.message[1:])
     except HeadwayError as error:
         tell_next_page(request, error)
     else:

@@ -4,6 +4,7 @@ from allauth.account import views as account
 from django.urls import include, path
 
 from dashboard.accounts import limited
+from dashboard.once import made_once
 from dashboard.views import (
     audit,
     billing,
@@ -15,6 +16,7 @@ from dashboard.views import (
     models,
     overview,
     playground,
+    presets,
     requests,
     tenant_settings,
     usage,
@@ -29,12 +31,14 @@ urlpatterns = [
     path("invitations/<str:token>/", entrance.invitation, name="invitation"),
     # Before allauth's own: what strangers may post is limited by the address it comes from.
     path("accounts/login/", limited("login")(account.login)),
-    path("accounts/signup/", limited("signup")(account.signup)),
+    path("accounts/signup/", limited("signup")(made_once("account_email_verification_sent")(account.signup))),
     path("accounts/password/reset/", limited("reset")(account.password_reset)),
     path("accounts/confirm-email/", limited("confirm")(account.email_verification_sent)),
     path("accounts/", include("allauth.urls")),
     path(T, overview.overview, name="overview"),
     path(T + "playground/", playground.playground, name="playground"),
+    path(T + "playground/presets/", presets.save, name="playground_presets"),
+    path(T + "playground/presets/<uuid:preset_id>/delete/", presets.delete, name="playground_presets_delete"),
     path(T + "playground/ticket/", playground.ticket, name="playground_ticket"),
     path(T + "keys/", keys.keys, name="keys"),
     path(T + "keys/new/", keys.new, name="keys_new"),
@@ -45,6 +49,9 @@ urlpatterns = [
     path(T + "keys/<str:key_id>/revoke/", keys.revoke, name="keys_revoke"),
     path(T + "models/", models.models, name="models"),
     path(T + "usage/", usage.usage, name="usage"),
+    path(T + "usage/views/", usage.save, name="usage_views"),
+    path(T + "usage/views/<int:view_id>/delete/", usage.delete, name="usage_views_delete"),
+    path(T + "requests.csv", usage.export_requests, name="requests_csv"),
     path(T + "usage.csv", usage.export, name="usage_csv"),
     path(T + "requests/", requests.requests, name="requests"),
     path(T + "requests/<str:request_id>/", requests.request, name="request"),
@@ -59,7 +66,9 @@ urlpatterns = [
     path(T + "members/<int:user_id>/transfer/", members.transfer, name="members_transfer"),
     path(T + "members/leave/", members.leave, name="members_leave"),
     path(T + "audit/", audit.audit, name="audit"),
+    path(T + "audit.csv", audit.export, name="audit_csv"),
     path(T + "settings/", tenant_settings.settings, name="settings"),
+    path(T + "settings/alerts/", tenant_settings.alerts, name="settings_alerts"),
     path(T + "settings/plan/", tenant_settings.plan, name="settings_plan"),
     path(T + "billing/", billing.billing, name="billing"),
     path(T + "billing/invoices/", invoices.invoices, name="invoices"),

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 from billing.selectors import newest_use
 from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
+from dashboard.request_file import too_many
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
-from dashboard.usage_query import GROUPS, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
+from dashboard.streaming import as_text
+from dashboard.usage_query import GROUPS, MEAN, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
 from headway.money import PICOS_A_MICRO, picos_to_usd
 from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant, members_of_tenant
@@ -71,7 +74,7 @@ class UsagePage:
             "times": [start.timestamp() for start in self.starts],
             "series": [{"name": each.name, "values": each.values} for each in self.series],
             "unit": self.query.unit,
-            "stack": self.query.metric != "ttft_ms",
+            "stack": self.query.metric != MEAN,
             "zone": self.query.zone_name,
             "step_s": step_s,
         }
@@ -92,6 +95,18 @@ class UsagePage:
     @property
     def lead(self) -> str:
         return f"Time zone {self.query.zone_name}. Numbers come from the ledger that bills, about a second behind."
+
+    @property
+    def num_requests(self) -> int:
+        return int(self.totals["requests"] or 0)
+
+    @property
+    def too_many(self) -> str:
+        return too_many(self.num_requests)
+
+    @property
+    def chart_title(self) -> str:
+        return f"{self.query.metric_label} {'up to each' if self.query.is_cumulative else 'per'} {self.query.granularity}"
 
     @property
     def as_of_text(self) -> str:
@@ -117,7 +132,7 @@ def usage_page(tenant: Any, asked: Mapping[str, str], now: datetime) -> UsagePag
     return UsagePage(
         query=query,
         starts=starts,
-        series=_series(buckets, starts, query, _namer(tenant, query, keys)),
+        series=_series(buckets, starts, query, _namer(tenant, query, keys), now),
         totals={name: _value(buckets, name) for name, _, _ in METRICS},
         models=model_ids(),
         keys=keys,
@@ -137,13 +152,8 @@ def usage_csv(tenant: Any, asked: Mapping[str, str], now: datetime) -> str:
         sums = bucket.sums
         ttft = round(sums["ttft_ms_sum"] / sums["ttft_count"], 1) if sums["ttft_count"] else ""
         at, numbers = bucket.starts_at.astimezone(query.zone).isoformat(), [sums[_COLUMNS[name]] for name in CSV_COLUMNS[:5]]
-        writer.writerow([at, _safe(name_of(bucket.group)), *numbers, ttft, picos_to_usd(sums["amount_picos"])])
+        writer.writerow([at, as_text(name_of(bucket.group)), *numbers, ttft, picos_to_usd(sums["amount_picos"])])
     return text.getvalue()
-
-
-def _safe(text: str) -> str:
-    """A name a spreadsheet would run as a formula is shown as text."""
-    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text
 
 
 def _buckets(tenant: Any, query: UsageQuery) -> list[UsageBucket]:
@@ -156,7 +166,7 @@ def _buckets(tenant: Any, query: UsageQuery) -> list[UsageBucket]:
 def _namer(tenant: Any, query: UsageQuery, keys: list[Any]) -> Callable[[str], str]:
     names: dict[str, str] = {}
     if query.group == "key":
-        names = names_of_keys(keys)
+        names = names_of_keys(keys) | {key.id: f"{key.name} (revoked)" for key in keys if key.revoked_at}
     elif query.group == "member":
         names = {str(member.user_id): str(member.user) for member in members_of_tenant(tenant)[:MAX_LISTED_KEYS]}
     names["0"] = "no member" if query.group == "member" else "0"
@@ -165,7 +175,7 @@ def _namer(tenant: Any, query: UsageQuery, keys: list[Any]) -> Callable[[str], s
 
 
 def _series(
-    buckets: list[UsageBucket], starts: list[datetime], query: UsageQuery, name_of: Callable[[str], str]
+    buckets: list[UsageBucket], starts: list[datetime], query: UsageQuery, name_of: Callable[[str], str], now: datetime
 ) -> list[Series]:
     """The largest groups, and what the others come to as one more."""
     by_group: dict[str, list[UsageBucket]] = defaultdict(list)
@@ -181,13 +191,21 @@ def _series(
         for bucket in mine:
             at[bucket.starts_at.timestamp()].append(bucket)
         values = [_value(at.get(start.timestamp(), []), query.metric) for start in starts]
+        if query.is_cumulative:
+            values = _summed_up(values, sum(start <= now for start in starts))
         found.append(Series(name=name, values=values, total=_value(mine, query.metric)))
     return found
 
 
+def _summed_up(values: list[float | None], num_begun: int) -> list[float | None]:
+    """Each with all before it; nothing is known of buckets that have not begun."""
+    sums: list[float | None] = list(accumulate(value or 0 for value in values[:num_begun]))
+    return sums + [None] * (len(values) - num_begun)
+
+
 def _value(buckets: list[UsageBucket], metric: str) -> float | None:
     """A sum; of spend in micro-dollars, as charts take it; of times to the first token the mean, None where there was none."""
-    if metric == "ttft_ms":
+    if metric == MEAN:
         count = sum(bucket.sums["ttft_count"] for bucket in buckets)
         return round(sum(bucket.sums["ttft_ms_sum"] for bucket in buckets) / count, 1) if count else None
     total = sum(bucket.sums[_COLUMNS[metric]] for bucket in buckets)

@@ -16,6 +16,7 @@ METRICS = (
     ("ttft_ms", "Time to first token, mean", "ms"),
     ("spend", "Spend", "usd"),
 )
+MEAN = "ttft_ms"
 GROUPS = (("model", "Model"), ("key", "Key"), ("member", "Member"), ("tier", "Tier"), ("none", "Nothing"))
 STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 MAX_BUCKETS = 1440
@@ -37,6 +38,8 @@ class UsageQuery:
     key: str
     zone_name: str
     problem: str = ""
+    is_cumulative: bool = False
+    """Each bucket with all before it; of means there is no such thing."""
 
     @property
     def zone(self) -> tzinfo:
@@ -57,17 +60,19 @@ def usage_query(asked: Mapping[str, str], zone_name: str, now: datetime) -> Usag
     wanted = _one_of(asked.get("range", ""), [name for name, _ in RANGES], "7d")
     start, end, problem = _bounds(wanted, asked, zone, zone_name, now)
     granularity = _granularity(asked.get("granularity", ""), end - start)
+    metric = _one_of(asked.get("metric", ""), [name for name, _, _ in METRICS], "requests")
     return UsageQuery(
         range=wanted,
         start=start,
         end=end,
         granularity=granularity,
-        metric=_one_of(asked.get("metric", ""), [name for name, _, _ in METRICS], "requests"),
+        metric=metric,
         group=_one_of(asked.get("group", ""), [name for name, _ in GROUPS], "model"),
         model=asked.get("model", "")[:200],
         key=asked.get("key", "")[:16],
         zone_name=zone_name,
         problem=problem,
+        is_cumulative=asked.get("cumulative") == "1" and metric != MEAN,
     )
 
 

@@ -162,6 +162,34 @@ class ExternalProbe(models.Model):
         return f"probe of {self.replica_id}"
 
 
+class EngineCount(models.Model):
+    """The newest that is known of one engine's own counters, by replica and epoch (services/engine_counters.py)."""
+
+    replica = models.CharField(max_length=32)
+    epoch = models.PositiveIntegerField()
+    pool = models.CharField(max_length=64, blank=True)
+    max_model_len = models.PositiveIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    # Of the node agent's own requests: known, and at most.
+    own_prompt_tokens = models.BigIntegerField(default=0)
+    own_completion_tokens = models.BigIntegerField(default=0)
+    own_max_prompt_tokens = models.BigIntegerField(default=0)
+    own_max_completion_tokens = models.BigIntegerField(default=0)
+    open_requests = models.PositiveIntegerField(default=0)
+    is_whole = models.BooleanField(help_text="the agent's own requests were counted since the engine's start")
+    began_at = models.DateTimeField(null=True)
+    # The counters were read at some moment between.
+    counted_from = models.DateTimeField()
+    counted_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("replica", "epoch"), name="one_count_per_engine_start"),)
+
+    def __str__(self) -> str:
+        return f"{self.replica} epoch {self.epoch}"
+
+
 class NodeHeartbeat(models.Model):
     """A node agent that is alive."""
 

@@ -175,12 +175,12 @@ def offered_models() -> list[OfferedModel]:
     ]
 
 
-def limit_error_example(kind: str, value: int) -> tuple[str, list[tuple[str, str]], dict[str, Any]]:
-    """Status, headers and body of the answer to a request that meets a spent limit of its tenant; made as the gateway does."""
+def limit_error_example(kind: str, value: int, scope: str = "tenant") -> tuple[str, list[tuple[str, str]], dict[str, Any]]:
+    """Status, headers and body of the answer to a request at a spent limit of that scope; made as the gateway does."""
     from inference.gateway.openai_errors import refusal_of  # the data plane's; pages alone need it here
 
     is_budget = kind == LimitKind.BUDGET.value
-    limit = Limit(Scope(ScopeKind.TENANT, "example"), LimitKind(kind), value)
+    limit = Limit(Scope(ScopeKind(scope), "example"), LimitKind(kind), value)
     hit = LimitHit(
         limit=limit,
         used=value,

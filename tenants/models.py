@@ -8,12 +8,14 @@ from django.contrib.auth.models import AbstractUser
 from django.db import models
 from django.db.models.functions import Lower
 
+from tenants.alert_models import AlertMail
 from tenants.errors import AuditIsAppendOnly
 from tenants.owned import TenantOwnedManager
 from tenants.visit_models import OperatorVisit
 from tenants.webhook_models import EventType, WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
+    "AlertMail",
     "ApiKey",
     "AuditEntry",
     "EventType",

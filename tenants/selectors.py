@@ -61,6 +61,16 @@ def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
     return running.order_by("-id").first()
 
 
+def roles_now(tenant: Tenant) -> dict[int, str]:
+    """Of those who may enter at this moment, by user id: members, none where the tenant is suspended; operators on a visit."""
+    rows = Membership.objects.for_tenant(tenant).filter(user__is_active=True, tenant__suspended_at=None)
+    visits = OperatorVisit.objects.filter(tenant=tenant, ends_at__gt=timezone.now(), operator__is_superuser=True)
+    return {
+        **dict(visits.filter(operator__is_active=True).order_by("id").values_list("operator_id", "role")),
+        **dict(rows.values_list("user_id", "role")),
+    }
+
+
 def tenants_of(user: User) -> list[Membership]:
     """The memberships of a person, each with its tenant, by the tenant's name."""
     if not user.is_authenticated or not user.is_active:

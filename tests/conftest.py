@@ -1,4 +1,5 @@
 """`--database-only`: the tests that a database takes part in; the others are the same whichever there is.
+Marked `on_postgresql`: what SQLite, where one who writes is alone, has no part in; it is left out there, not skipped.
 
 No example of hypothesis is failed for its time: machines are busy, and speed is measured in bench/.
 """
@@ -21,11 +22,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--database-only"):
-        return
-    wanted = [item for item in items if _meets_a_database(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not _meets_a_database(item)])
-    items[:] = wanted
+    from django.db import connection  # settings are there by now
+
+    is_postgresql, is_database_only = connection.vendor == "postgresql", config.getoption("--database-only")
+
+    def is_wanted(item: pytest.Item) -> bool:
+        if item.get_closest_marker("on_postgresql") is not None and not is_postgresql:
+            return False
+        return not is_database_only or _meets_a_database(item)
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+    items[:] = [item for item in items if is_wanted(item)]
 
 
 def _meets_a_database(item: pytest.Item) -> bool:

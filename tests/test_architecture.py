@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = ("tenants", "billing", "inference", "workers", "dashboard")
-DOORS = {"services", "selectors", "errors", "access"}
+DOORS = {"services", "selectors", "errors", "access", "owned"}
 
 
 def python_files(*folders: str) -> Iterator[Path]:

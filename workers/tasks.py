@@ -2,6 +2,8 @@
 
 from billing.services.balances import expire_grants, release_stale_holds
 from billing.services.closing import close_due
+from billing.services.reconcile_runs import reconcile_today
+from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.balance_alerts import check_balances, raise_balance_alerts
@@ -50,6 +52,12 @@ def sweep_balances() -> None:
 
 
 @app.task
+def reconcile_ledger() -> None:
+    reconcile_today()
+
+
+@app.task
 def forget_what_is_old() -> None:
     outbox.forget_done()
     forget_old_deliveries()
+    forget_old_claims()

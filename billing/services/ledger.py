@@ -12,6 +12,7 @@ from django.db import transaction
 from billing.errors import UsageRefused
 from billing.models import Adjustment, AdjustmentKind, UsageRecord
 from billing.services.adjustments import Change, adjustment_of, count, net_picos, spent_of
+from billing.services.attempt_rows import AttemptDraft, write_attempts
 from billing.services.month_spend import MonthSums, Spent
 from billing.services.open_months import OpenMonths
 from billing.services.usage_rows import insert_new, wait_for_writers
@@ -54,12 +55,14 @@ class UsageDraft(msgspec.Struct, frozen=True, kw_only=True):
     price_version: str = ""
     discount_percent: int = 0  # off the list price: in the amount already
     amount_picos: int | None = None  # None: there was no price
+    replica_epoch: int = 0
+    attempt_rows: tuple[AttemptDraft, ...] = ()  # none where it was answered whole at the first attempt
 
 
 GATEWAY_LOST = "gateway_lost"
 
 _SPENT = ("tenant_id", "key_id", "model", "billing_month", "amount_picos", "started_at")
-_DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s"})
+_DIRECT = tuple(name for name in UsageDraft.__struct_fields__ if name not in {"started_at_s", "ended_at_s", "attempt_rows"})
 # Text that a client or an engine wrote, and how much of it the ledger has room for. Everything else is ours and must fit.
 _FOREIGN_TEXT_CHARS = {"route": 64, "model": 200, "finish_reason": 32}
 
@@ -73,10 +76,8 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
     database may say so with a DataError or IntegrityError of its own.
     """
     # In one order everywhere, so that two who write the same requests wait for each other and do not deadlock.
-    fields = {
-        draft.request_id: _fields(draft)
-        for draft in sorted(drafts, key=lambda draft: _rank(draft.end_state, draft.usage_source))
-    }
+    given = {draft.request_id: draft for draft in sorted(drafts, key=lambda draft: _rank(draft.end_state, draft.usage_source))}
+    fields = {request_id: _fields(draft) for request_id, draft in given.items()}
     rows = [fields[request_id] for request_id in sorted(fields)]
     now = now or datetime.now(UTC)
     tenant_ids = {each["tenant_id"] for each in rows}
@@ -95,15 +96,20 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
         adjusted: list[Adjustment] = []
+        replaced = []
         for request_id in sorted(found):
             mine, its = fields[request_id], found[request_id]
             if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
                 late = _replace_lost(its, mine, months, sums, slots)
                 adjusted += [late] if late is not None else []
+                replaced.append(request_id)
             elif request_id not in before:
                 sums.add(_spent(mine))
                 slots.add(mine)
         Adjustment.objects.bulk_create(adjusted)
+        attempts = {request_id: given[request_id].attempt_rows for request_id in fields.keys() - before.keys()}
+        attempts |= {request_id: _attempts_of(given[request_id]) for request_id in replaced}
+        write_attempts(attempts, replaced=replaced)
         slots.write()
         sums.write()
     return len(drafts)
@@ -144,6 +150,24 @@ def _adjust_lost(
     sums.hold([spent_of(late)])
     count(late, sums, slots)
     return late
+
+
+def _attempts_of(final: UsageDraft) -> tuple[AttemptDraft, ...]:
+    """Always rows, for a record that may go on saying `gateway_lost`."""
+    if final.attempt_rows or not final.attempts:
+        return final.attempt_rows
+    figures = {"prompt_tokens": final.prompt_tokens, "completion_tokens": final.completion_tokens}
+    only = AttemptDraft(
+        number=1,
+        replica=final.replica,
+        replica_epoch=final.replica_epoch,
+        ending=final.end_state,
+        started_at_s=final.started_at_s,
+        ended_at_s=final.ended_at_s,
+        **figures,
+        **{f"max_{name}": tokens for name, tokens in figures.items()},
+    )
+    return (only,)
 
 
 def _spent(fields: dict[str, Any]) -> Spent:

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from dashboard.services.form_claims import FIELD, new_nonce
 from headway.countries import COUNTRIES
 from headway.money import PICOS_A_MICRO, PICOS_A_USD, micros_to_usd, picos_to_usd
 
@@ -39,6 +40,12 @@ def _versions() -> dict[str, str]:
 def asset(name: str) -> str:
     """The address of a built file, with its digest, so that no browser keeps an old one."""
     return f"{static('dashboard/' + name)}?v={_versions().get(name, '')}"
+
+
+@register.simple_tag
+def once() -> SafeString:
+    """In every form that makes something: however often it is posted, it makes it once."""
+    return format_html('<input type="hidden" name="{}" value="{}">', FIELD, new_nonce())
 
 
 def ago_text(then: datetime, now: datetime) -> str:

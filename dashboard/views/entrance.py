@@ -7,8 +7,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from dashboard.accounts import limited
+from dashboard.errors import FormAlreadySent
 from dashboard.form_errors import tell
 from dashboard.forms import TenantForm
+from dashboard.once import once
 from dashboard.seats import LAST_TENANT
 from headway.errors import HeadwayError
 from tenants.errors import UnknownInvitation
@@ -33,8 +35,11 @@ def start(request: HttpRequest) -> HttpResponse:
     form = TenantForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            tenant = found_tenant(name=form.cleaned_data["name"], owner=request.user)  # type: ignore[arg-type]
+            with once(request):
+                tenant = found_tenant(name=form.cleaned_data["name"], owner=request.user)  # type: ignore[arg-type]
             return redirect("overview", tenant.name)
+        except FormAlreadySent:
+            return redirect("home")
         except HeadwayError as error:
             tell(form, error)
     return render(request, "dashboard/start.html", {"form": form})

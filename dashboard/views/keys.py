@@ -11,10 +11,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard.confirming import is_confirmed
+from dashboard.errors import FormAlreadySent
 from dashboard.form_errors import tell
 from dashboard.forms import KeyForm, RotateForm
 from dashboard.key_forms import initial_of, limits_from, settings_from
 from dashboard.key_list import key_list
+from dashboard.once import once
 from dashboard.seats import Seat, seated
 from dashboard.shown_once import forget, keep_for_next_page, taken
 from dashboard.telling import tell_next_page, telling
@@ -49,19 +51,22 @@ def new(request: HttpRequest, seat: Seat) -> HttpResponse:
         data = form.cleaned_data
         days = data["expires_in_days"]
         try:
-            issued = issue_api_key(
-                tenant=seat.tenant,
-                name=data["name"],
-                actor=seat.actor,
-                member=seat.user,
-                expires_at=timezone.now() + timedelta(days=int(days)) if days else None,
-                scopes=data["scopes"],
-                allowed_models=data["allowed_models"],
-                allowed_addresses=data["allowed_addresses"],
-                tier_ceiling=data["tier_ceiling"],
-                limits=limits_from(data, {}),
-            )
+            with once(request):
+                issued = issue_api_key(
+                    tenant=seat.tenant,
+                    name=data["name"],
+                    actor=seat.actor,
+                    member=seat.user,
+                    expires_at=timezone.now() + timedelta(days=int(days)) if days else None,
+                    scopes=data["scopes"],
+                    allowed_models=data["allowed_models"],
+                    allowed_addresses=data["allowed_addresses"],
+                    tier_ceiling=data["tier_ceiling"],
+                    limits=limits_from(data, {}),
+                )
             return _to_made(request, seat, issued)
+        except FormAlreadySent:
+            return redirect("keys_made", seat.tenant.name)
         except HeadwayError as error:
             tell(form, error)
     return render(request, "dashboard/key_form.html", {"form": form})
@@ -119,7 +124,10 @@ def rotate(request: HttpRequest, seat: Seat, key_id: str) -> HttpResponse:
         return redirect("keys_edit", seat.tenant.name, key.id)
     hours = int(form.cleaned_data["overlap_h"])
     try:
-        issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
+        with once(request):
+            issued = rotate_api_key(tenant=seat.tenant, key_id=key.id, overlap_h=hours, actor=seat.actor, member=seat.user)
+    except FormAlreadySent:
+        return redirect("keys_made", seat.tenant.name)
     except HeadwayError as error:
         tell_next_page(request, error)
         return redirect("keys_edit", seat.tenant.name, key.id)

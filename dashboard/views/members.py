@@ -9,9 +9,11 @@ from django.views.decorators.http import require_GET, require_POST
 
 from dashboard.accounts import limited
 from dashboard.confirming import is_confirmed
+from dashboard.errors import FormAlreadySent
 from dashboard.form_errors import tell
 from dashboard.forms import InviteForm
 from dashboard.member_page import assignable, member_page
+from dashboard.once import once
 from dashboard.seats import Seat, seated
 from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
@@ -37,8 +39,13 @@ def invite(request: HttpRequest, seat: Seat) -> HttpResponse:
     if form.is_valid():
         email, role = form.cleaned_data["email"], form.cleaned_data["role"]
         try:
-            send_invitation(tenant=seat.tenant, email=email, role=role, actor=seat.actor, actor_role=seat.role, by=seat.user)
+            with once(request):
+                send_invitation(
+                    tenant=seat.tenant, email=email, role=role, actor=seat.actor, actor_role=seat.role, by=seat.user
+                )
             messages.success(request, f"{email} was invited as {role}")
+            return redirect("members", seat.tenant.name)
+        except FormAlreadySent:
             return redirect("members", seat.tenant.name)
         except HeadwayError as error:
             tell(form, error)
@@ -49,7 +56,7 @@ def invite(request: HttpRequest, seat: Seat) -> HttpResponse:
 @limited("invite")
 @seated(Action.MANAGE_MEMBERS)
 def resend(request: HttpRequest, seat: Seat, invitation_id: str) -> HttpResponse:
-    with telling(request, "The invitation was sent again; its old link stopped working"):
+    with telling(request, "The invitation was sent again; its old link stopped working"), once(request):
         resend_invitation(tenant=seat.tenant, invitation_id=invitation_id, actor=seat.actor, actor_role=seat.role)
     return redirect("members", seat.tenant.name)
 

@@ -1,6 +1,7 @@
 """Talk to a model from a page: the answer streams from the gateway to the browser, past the site."""
 
 import json
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
@@ -10,6 +11,7 @@ from dashboard.api_address import socket_url
 from dashboard.catalogue import catalogue
 from dashboard.seats import Seat, seated
 from dashboard.services.playground import mint_ticket
+from dashboard.services.presets import preset_for, presets_for
 from headway.errors import HeadwayError
 from tenants.access import Action
 
@@ -17,10 +19,30 @@ from tenants.access import Action
 @require_GET
 @seated(Action.USE_PLAYGROUND)
 def playground(request: HttpRequest, seat: Seat) -> HttpResponse:
-    models = catalogue()
-    wanted = request.GET.get("model", "")
+    """`model`, or `preset`: the id of one of the member's or of one that is shared."""
+    models, asked = catalogue(), request.GET.get("preset", "")
+    preset = preset_for(seat.tenant, seat.user, asked) if asked else None
+    wanted = preset.model if preset is not None else request.GET.get("model", "")
     chosen = wanted if any(model.id == wanted for model in models) else next((m.id for m in models if m.ready), "")
-    return render(request, "dashboard/playground.html", {"models": models, "chosen": chosen, "socket_url": socket_url()})
+    shown = {
+        "models": models,
+        "chosen": chosen,
+        "other": next((m.id for m in models if m.id != chosen and m.ready), chosen),
+        "socket_url": socket_url(),
+        "presets": presets_for(seat.tenant, seat.user),
+        "preset": preset,
+        "preset_values": {} if preset is None else {"system": preset.system_prompt, **preset.parameters},
+        "problem": _problem(asked, preset, chosen),
+    }
+    return render(request, "dashboard/playground.html", shown)
+
+
+def _problem(asked: str, preset: Any, chosen: str) -> str:
+    if asked and preset is None:
+        return "There is no such preset, or it is not shared with you."
+    if preset is not None and preset.model != chosen:
+        return f"The preset's model {preset.model} is not served any more; another is chosen."
+    return ""
 
 
 @require_POST

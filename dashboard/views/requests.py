@@ -7,7 +7,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from billing.selectors import usage_of_request
-from dashboard.request_log import is_request_id, names_of_keys, opened_at_s, pace_of, phases_of, request_log
+from dashboard.api_address import api_url
+from dashboard.request_log import curl_of, is_request_id, names_of_keys, opened_at_s, pace_of, phases_of, request_log
 from dashboard.seats import Seat, seated
 from dashboard.templatetags.dashboard import usd_of_picos
 from tenants.access import Action
@@ -31,7 +32,12 @@ def request(request: HttpRequest, seat: Seat, request_id: str) -> HttpResponse:
         opened_s = opened_at_s(request.GET.get("opened", ""), time.time())
         return render(request, "dashboard/request.html", {"record": None, "opened": opened_s})
     names = names_of_keys(list(keys_of_tenant(seat.tenant).filter(id=record["key_id"])))
-    shown = {"phases": phases_of(record), "pace": pace_of(record), "key_name": names.get(record["key_id"], record["key_id"])}
+    shown = {
+        "phases": phases_of(record),
+        "pace": pace_of(record),
+        "key_name": names.get(record["key_id"], record["key_id"]),
+        "curl": curl_of(record, api_url()),
+    }
     return render(request, "dashboard/request.html", {"record": record, **shown})
 
 

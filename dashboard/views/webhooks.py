@@ -8,8 +8,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.confirming import is_confirmed
+from dashboard.errors import FormAlreadySent
 from dashboard.form_errors import tell
 from dashboard.forms import WebhookForm
+from dashboard.once import once
 from dashboard.paging import by_number
 from dashboard.seats import Seat, seated
 from dashboard.shown_once import forget, keep_for_next_page, taken
@@ -25,6 +27,7 @@ EVENTS = [
     ("budget.reached", "budget.reached: 50, 80 or 100 % of a hard limit are spent"),
     ("balance.low", "balance.low: a fifth of the newest credit is left, or nothing"),
     ("model.retiring", "model.retiring: a model you use has an end"),
+    ("balance.low", "balance.low: 20 % of what was paid in last are left, or nothing"),
 ]
 
 
@@ -38,10 +41,13 @@ def webhooks(request: HttpRequest, seat: Seat) -> HttpResponse:
             if not seat.may(Action.MANAGE_WEBHOOKS):
                 raise NotAllowed("your role may look at webhooks, not change them")
             data = form.cleaned_data
-            made = service.add_endpoint(tenant=seat.tenant, url=data["url"], events=data["events"], actor=seat.actor)
+            with once(request):
+                made = service.add_endpoint(tenant=seat.tenant, url=data["url"], events=data["events"], actor=seat.actor)
             next_page = redirect("webhooks", seat.tenant.name)
             keep_for_next_page(request, next_page, "webhook", made.secret, tenant=seat.tenant.name)
             return next_page
+        except FormAlreadySent:
+            return redirect("webhooks", seat.tenant.name)
         except HeadwayError as error:
             tell(form, error)
     found = taken(request, "webhook")
@@ -74,7 +80,7 @@ def switch(request: HttpRequest, seat: Seat, webhook_id: str) -> HttpResponse:
 @require_POST
 @seated(Action.MANAGE_WEBHOOKS)
 def test(request: HttpRequest, seat: Seat, webhook_id: str) -> HttpResponse:
-    with telling(request, "A test event is on its way"):
+    with telling(request, "A test event is on its way"), once(request):
         service.send_test(tenant=seat.tenant, endpoint_id=webhook_id, actor=seat.actor)
     return redirect("webhooks_one", seat.tenant.name, webhook_id)
 

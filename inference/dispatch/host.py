@@ -20,6 +20,7 @@ from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
 from inference.policy.brain_tunables import BrainTunables
 from inference.policy.decisions import (
+    NO_MODEL,
     Ask,
     Decision,
     Ending,
@@ -255,7 +256,7 @@ class BrainHost:
         if self._is_closed:
             return
         self.start()
-        if ask.model not in self._models:
+        if ask.model not in self._models and ask.model != NO_MODEL:
             self.refresh_routes()
         self.own(session, ask.id)
         if self._held is not None:

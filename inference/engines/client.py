@@ -9,13 +9,18 @@ import http.client
 import json
 import math
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from inference.engines.vllm import EngineLoad, parse_metrics
 from inference.errors import EngineFailed
 
 PROBE_PROMPT = "Hello"
+TEMPLATE_TOKENS = 1024
+"""What a chat template may add of its own, at most."""
+# Other refusals come before anything is computed.
+_AFTER_WORK = frozenset({400, 500})
 
 
 class EngineRefused(EngineFailed):
@@ -30,6 +35,22 @@ class ForcedAnswer:
 
     logprobs: list[float]
     text: str
+
+
+class EngineAbsent(EngineFailed):
+    """Retry: nothing listens there yet, so nothing was asked."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Tally(Protocol):
+    """Keeps what our own requests take (inference/node/own_work.py)."""
+
+    def request(self, most: Spent) -> contextlib.AbstractContextManager[list[Spent]]: ...
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -50,10 +71,11 @@ class EngineClient:
 
     def __init__(self, url: str, model: str) -> None:
         self.url, self.model = url, model
+        self.tally: Tally | None = None
 
     def one_token(self, *, timeout_s: float) -> None:
         """A real inference. Raises EngineFailed unless one token came back."""
-        body = self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0}, timeout_s)
+        body = self._generate("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0}, timeout_s)
         try:
             produced = body["usage"]["completion_tokens"]
         except (KeyError, TypeError):
@@ -63,7 +85,8 @@ class EngineClient:
 
     def warm_logprobs(self, *, timeout_s: float) -> None:
         """The first request with logprobs may compile for seconds; better now than under traffic."""
-        self._post("/v1/completions", {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0, "logprobs": 1}, timeout_s)
+        ask = {"prompt": PROBE_PROMPT, "max_tokens": 1, "temperature": 0, "logprobs": 1}
+        self._generate("/v1/completions", ask, timeout_s)
 
     def max_model_len(self, *, timeout_s: float) -> int:
         """Tokens of context; 0 where the engine does not say."""
@@ -91,14 +114,32 @@ class EngineClient:
         """
         ask = {"max_tokens": int(golden.get("max_tokens") or 1), "temperature": 0, "prompt_logprobs": 0}
         if golden.get("messages"):
-            body = self._post("/v1/chat/completions", {"messages": golden["messages"], **ask}, timeout_s)
+            body = self._generate("/v1/chat/completions", {"messages": golden["messages"], **ask}, timeout_s)
             choice, source = body["choices"][0], body
             text = choice["message"]["content"] or ""
         else:
-            body = self._post("/v1/completions", {"prompt": golden["prompt"], **ask}, timeout_s)
+            body = self._generate("/v1/completions", {"prompt": golden["prompt"], **ask}, timeout_s)
             choice = source = body["choices"][0]
             text = choice["text"]
         return ForcedAnswer(logprobs=[_only_value(position) for position in source["prompt_logprobs"] if position], text=text)
+
+    def _generate(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
+        """A request that makes tokens: they are counted as ours."""
+        if self.tally is None:
+            return self._post(path, body, timeout_s)
+        most = Spent(len(json.dumps(body, ensure_ascii=False).encode()) + TEMPLATE_TOKENS, body["max_tokens"])
+        with self.tally.request(most) as told:
+            try:
+                answer = self._post(path, body, timeout_s)
+            except EngineAbsent:
+                told.append(Spent(0, 0))
+                raise
+            except EngineRefused as refusal:
+                if refusal.data.get("status") not in _AFTER_WORK:
+                    told.append(Spent(0, 0))
+                raise
+            told += _spent(answer)
+            return answer
 
     def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> Any:
         answer = self._send("POST", path, {"model": self.model, **body}, timeout_s)
@@ -119,7 +160,7 @@ class EngineClient:
                 response = connection.getresponse()
                 answer = response.read()
             except (ConnectionRefusedError, FileNotFoundError):
-                raise EngineFailed("it does not listen yet") from None
+                raise EngineAbsent("it does not listen yet") from None
             except TimeoutError:
                 raise EngineFailed(f"no answer of {path} within {timeout_s:g} s") from None
             except (OSError, http.client.HTTPException) as error:
@@ -127,6 +168,13 @@ class EngineClient:
         if response.status != 200:
             raise EngineRefused(f"{path} answered with HTTP {response.status}", status=response.status)
         return answer
+
+
+def _spent(answer: Any) -> Iterator[Spent]:
+    """What an answer says it took; nothing where it does not say."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        usage = answer["usage"]
+        yield Spent(int(usage["prompt_tokens"]), int(usage["completion_tokens"]))
 
 
 def _only_value(position: dict[str, Any]) -> float:

@@ -163,6 +163,9 @@ class EngineLoad:
     num_waiting: int
     kv_usage_ratio: float
     progress: float
+    prompt_tokens: int | None = None
+    """Since its start: of each prompt (cached tokens among them) once, with its first token. None: it does not say."""
+    completion_tokens: int | None = None
 
 
 _PROGRESS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -179,7 +182,13 @@ def parse_metrics(text: str) -> EngineLoad:
         num_waiting=int(totals.get("vllm:num_requests_waiting", 0)),
         kv_usage_ratio=totals.get("vllm:kv_cache_usage_perc", 0.0),
         progress=sum(totals.get(name, 0.0) for name in _PROGRESS),
+        prompt_tokens=_whole(totals.get("vllm:prompt_tokens_total")),
+        completion_tokens=_whole(totals.get("vllm:generation_tokens_total")),
     )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 @dataclass(frozen=True)

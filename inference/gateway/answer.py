@@ -374,15 +374,26 @@ class AnswerReader:
 
         Never more output than was asked for, nor more cached than there was.
         """
+        usage = self.attempt_usage()
+        if usage is None or self._before is None:
+            return usage or self._before
+        return self._with_before(usage, self._before)
+
+    def attempt_usage(self) -> Usage | None:
+        """The same of this attempt alone, as its engine told it."""
         usage = self._engine_usage()
         if usage is None:
-            return self._before
-        usage = replace(
+            return None
+        return replace(
             usage,
             completion_tokens=min(usage.completion_tokens, self._max_completion_tokens),
             cached_tokens=min(usage.cached_tokens, usage.prompt_tokens),
         )
-        return usage if self._before is None else self._with_before(usage, self._before)
+
+    @property
+    def is_engines_total(self) -> bool:
+        """Are this attempt's figures all that its engine has counted?"""
+        return not self.is_cut_short and bool(self._final_usage) and read_usage(self._final_usage) is not None
 
     def _with_before(self, usage: Usage, before: Usage) -> Usage:
         """Prompt and cached tokens as the first attempt had them; its output and this one's."""

@@ -57,10 +57,11 @@ async def run_attempt(
     replica = grant.replica
     asked = resumed.request if resumed else request
     reader = exchange.reader = new_reader(exchange, request, resumed)
+    exchange.notes.asks(asked, reader)
     try:
         response = await _ask(exchange, asked, grant, number)
         if response.status != 200:
-            await _read_refusal(response, replica, request.model)
+            await _read_refusal(exchange, response, replica, request.model)
         if "text/event-stream" in response.headers.get("content-type", ""):
             await _take_stream(exchange, response, reader)
         else:
@@ -73,6 +74,8 @@ async def run_attempt(
     except BadEvent as error:
         raise AttemptFailed(ENGINE_ERROR, f"bad event: {error}", _failed("The engine's answer could not be read.")) from None
     except UpstreamError as error:
+        if isinstance(error, ConnectFailed):
+            exchange.notes.untouched()
         raise _connection_failure(error) from None
 
 
@@ -133,9 +136,11 @@ async def _take_whole(exchange: "Exchange", response: UpstreamResponse, reader: 
     await exchange.output.send_last(last)
 
 
-async def _read_refusal(response: UpstreamResponse, replica: ReplicaEntry, public_id: str) -> None:
+async def _read_refusal(exchange: "Exchange", response: UpstreamResponse, replica: ReplicaEntry, public_id: str) -> None:
     """The engine answered with another status than 200. Raises what that means."""
     status = response.status
+    if status in CLIENT_FAULTS or status in BUSY:
+        exchange.notes.untouched()
     body = await response.read_all(10.0, MAX_ERROR_BODY_BYTES)
     try:
         answer = decode_object(body)

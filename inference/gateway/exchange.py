@@ -20,6 +20,7 @@ from headway.logs import access
 from inference.dispatch.dispatcher import Grant
 from inference.gateway.answer import AnswerReader
 from inference.gateway.attempt import AttemptFailed, EngineRefused, new_reader, run_attempt
+from inference.gateway.attempt_notes import PARKED, AttemptNotes
 from inference.gateway.continuation import Continuation
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
 from inference.gateway.outputs import EventStreamOutput
@@ -53,7 +54,7 @@ from inference.gateway.state import Principal
 from inference.gateway.tenant_rows import net_price
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
-from inference.policy.decisions import Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
+from inference.policy.decisions import NO_MODEL, Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +102,7 @@ class Exchange:
         )
         self.repeat_key = b""
         """Of the client's Idempotency-Key, if it sent one."""
+        self.notes = AttemptNotes(parts.clock)
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
@@ -186,6 +188,7 @@ class Exchange:
         return 0 if self.reader is None else self.reader.tokens_so_far()
 
     def _draft_so_far(self) -> UsageDraft:
+        self.record.attempt_rows = self.notes.rows(GATEWAY_LOST)
         return self.record.so_far(self.reader.usage() if self.reader is not None else None)
 
     def answer_headers(self) -> Headers:
@@ -210,6 +213,7 @@ class Exchange:
         self._set_terms(request)
         self.principal.key.check_model(request.model)
         if model is None:
+            await self._count_unknown()
             raise unknown_model(request.model)
         record.pool, record.version = model.pool, model.version
         record.open()
@@ -257,7 +261,9 @@ class Exchange:
         """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
         record, replica = self.record, grant.replica
         record.attempts += 1
-        record.replica, record.pool, record.version = replica.id, replica.pool, replica.version
+        record.replica, record.replica_epoch = replica.id, replica.epoch
+        record.pool, record.version = replica.pool, replica.version
+        self.notes.begin(record.attempts, replica)
         if not self._goes_on:
             self.continuation = continuation_of(request, replica)
             await run_attempt(self, request, grant, record.attempts)
@@ -311,6 +317,18 @@ class Exchange:
             record.discount_percent = state.facts(self.principal.tenant_id).discount_percent
         self._price = net_price(list_price, record.discount_percent)
 
+    async def _count_unknown(self) -> None:
+        """A request for a model that nobody knows counts on limits as any other does. Raises RateLimited at one."""
+        of = self.principal
+        if not self.parts.state.terms(of.tenant_id).limits:
+            return
+        ask = Ask(self.request_id, NO_MODEL, of.tenant_id, of.key_id, Tier[self.record.tier.upper()])
+        try:
+            await self.parts.dispatcher.submit(ask)
+        except Unavailable as error:  # it was counted, or nobody is there to count: the client is told what is wrong
+            rates = error.data.get("rates")
+            self._rates = rates if isinstance(rates, RateView) else None
+
     async def _submit(
         self,
         request: GenerationRequest,
@@ -360,6 +378,7 @@ class Exchange:
 
     def _after_failure(self, failure: AttemptFailed, grant: Grant, *, is_parked: bool) -> None:
         """Raises the failure where the answer can neither go on nor be begun anew."""
+        self.notes.end(PARKED if is_parked else failure.end_state)
         if not is_parked:
             log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
             self.parts.metrics.attempt_failed(failure.end_state)
@@ -456,6 +475,7 @@ class Exchange:
             record.finish_reason = self.reader.finish_reason
         if record.price_version:
             record.amount_picos = amount_of(end_state, record.usage, self._price)
+        record.attempt_rows = self.notes.rows(end_state)
         draft = record.settle(end_state)
         if draft is not None:
             self._draft = draft

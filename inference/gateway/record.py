@@ -27,6 +27,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from billing.services.attempt_rows import AttemptDraft
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from headway.errors import HeadwayError
@@ -92,7 +93,10 @@ class Record:
         self.is_settled = False
         self.model, self.tier = "", "standard"
         self.version = self.pool = self.replica = ""
+        self.replica_epoch = 0
         self.attempts = 0
+        self.attempt_rows: tuple[AttemptDraft, ...] = ()
+        """What its record does not tell of them (attempt_notes.py)."""
         self.resumes = 0
         """How often it went on at another replica, or after it was parked, in the middle of its answer."""
         self.parks = 0
@@ -176,6 +180,8 @@ class Record:
             version=self.version,
             pool=self.pool,
             replica=self.replica,
+            replica_epoch=self.replica_epoch,
+            attempt_rows=self.attempt_rows,
             attempts=self.attempts,
             queue_ms=self.queue_ms,
             ttft_ms=self.ttft_ms,

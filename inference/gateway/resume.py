@@ -135,7 +135,7 @@ def resumed_request(request: GenerationRequest, continuation: Continuation, cut:
     min_left = request.fields.get("min_tokens", 0) - cut.num_tokens
     if min_left > 0:
         fields["min_tokens"] = min_left
-    return replace(request, api="completions", max_tokens=left, fields=fields)
+    return replace(request, api="completions", max_tokens=left, prompt_tokens_bound=len(ids), fields=fields)
 
 
 def splice_of(request: GenerationRequest, continuation: Continuation, cut: Cut) -> Splice:

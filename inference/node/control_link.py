@@ -14,6 +14,7 @@ from headway.clock import Clock
 from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import ReplicaState
 from inference.services import node as rows
+from inference.services.engine_counters import Count, note_count
 from inference.services.node import Desired, ReferenceKey
 from inference.services.replicas import advance
 
@@ -107,6 +108,10 @@ class ControlLink:
     def newest_change_of(self, replica_id: str) -> int:
         """0 while the database is away."""
         return self._try(lambda: rows.newest_change_of(replica_id), default=0) or 0
+
+    def count(self, count: Count) -> bool:
+        """What an engine has counted. False while the database is away: a later one says it as well."""
+        return self._try(lambda: note_count(count), default=AWAY) is not AWAY
 
     def beat(self, machine_kind: str) -> None:
         self._try(lambda: rows.beat(node=self.node, machine_kind=machine_kind))

@@ -2,6 +2,7 @@
 
 agent.lock            held while an agent runs
 desired.json          the replicas as last known, for a start with the database away
+own/<replica>.json    tokens of the agent's own requests to that engine (own_work.py)
 run/<replica>.json    an engine that was started: pid, start time, session, epoch
 """
 
@@ -51,7 +52,9 @@ class NodeFiles:
             raise ConfigurationError(f"{node!r} is no node name: letters, digits, dots and dashes, 100 at most")
         self.folder = home.node / node
         self.runs = self.folder / "run"
-        self.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.own = self.folder / "own"
+        for folder in (self.runs, self.own):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self, node: str) -> IO[str]:
         """Held until it is closed. Raises ConfigurationError if an agent of this name and home runs."""

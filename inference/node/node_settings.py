@@ -34,6 +34,9 @@ class NodeSettings:
     """HEADWAY_ENGINE_LOG_BYTES: an engine's log is rotated beyond it (two old ones are kept)."""
     scrape_every_s: float = 0.5
     """HEADWAY_ENGINE_SCRAPE_S: how often an engine's metrics are read."""
+    count_every_s: float = 60.0
+    """HEADWAY_ENGINE_COUNT_S: how often an engine's token counters are kept for reconciliation; ten times as seldom while it
+    is never idle."""
 
 
 def node_settings() -> NodeSettings:
@@ -61,4 +64,5 @@ def node_settings() -> NodeSettings:
         backoff_reset_s=env.seconds("HEADWAY_ENGINE_BACKOFF_RESET_S", 300.0),
         log_max_bytes=env.whole("HEADWAY_ENGINE_LOG_BYTES", 16 * 2**20, at_least=2**16),
         scrape_every_s=env.seconds("HEADWAY_ENGINE_SCRAPE_S", 0.5, at_least=0.1),
+        count_every_s=env.seconds("HEADWAY_ENGINE_COUNT_S", 60.0, at_least=0.1),
     )

@@ -66,17 +66,31 @@ def certificate(
 
 @dataclass(frozen=True)
 class Look:
-    """`load`: None if it could not be had. `canary`: None if none was sent, empty if answered, else what was wrong."""
+    """`load`: None if it could not be had. `canary`: None if none was sent, empty if answered, else what was wrong.
+
+    Metrics were read between the two unix seconds.
+    """
 
     load: EngineLoad | None
     canary: str | None
+    from_s: float = 0.0
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Drained:
+    """`last`: the last look at its metrics. Not idle: the limit came first."""
+
+    is_idle: bool
+    last: Look
 
 
 def look(client: ClientFactory, *, sends_canary: bool, canary_limit_s: float) -> Look:
     engine = client()
-    load = _scrape(engine)
+    seen = scrape(engine)
+    load = seen.load
     if not sends_canary:
-        return Look(load=load, canary=None)
+        return seen
     try:
         engine.one_token(timeout_s=canary_limit_s)
         return Look(load=load, canary="")
@@ -87,18 +101,24 @@ def look(client: ClientFactory, *, sends_canary: bool, canary_limit_s: float) ->
         return Look(load=after, canary="" if is_moving else failure.message)
 
 
-def drain(job: Job[bool], client: ClientFactory, *, wait_for_gateways: Callable[[], bool], limit_s: float) -> bool:
-    """Wait until no gateway sends any more and the engine has finished what it has. False if the limit came first."""
+def drain(job: Job[Drained], client: ClientFactory, *, wait_for_gateways: Callable[[], bool], limit_s: float) -> Drained:
+    """Wait until no gateway sends any more and the engine has finished what it has, or the limit has come."""
     started_s = time.monotonic()
     wait_for_gateways()
-    num_idle = 0
+    num_idle, seen = 0, Look(load=None, canary=None)
     while not job.is_cancelled() and time.monotonic() - started_s < limit_s:
-        load = _scrape(client())
+        seen = scrape(client())
+        load = seen.load
         num_idle = num_idle + 1 if load is not None and load.num_running + load.num_waiting == 0 else 0
         if num_idle >= DRAIN_IDLE_SCRAPES:
-            return True
+            return Drained(is_idle=True, last=seen)
         job.pause(DRAIN_LOOK_S)
-    return False
+    return Drained(is_idle=False, last=seen)
+
+
+def scrape(engine: EngineClient) -> Look:
+    from_s = time.time()
+    return Look(load=_scrape(engine), canary=None, from_s=from_s, until_s=time.time())
 
 
 def _scrape(engine: EngineClient) -> EngineLoad | None:

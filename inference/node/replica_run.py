@@ -17,6 +17,7 @@ from inference.models import TRANSITIONS, ReplicaState
 from inference.node import probes
 from inference.node.backoff import Backoff
 from inference.node.child import Cancelled, ChildFailed
+from inference.node.counting import Counting
 from inference.node.engine_process import EngineProcess, launch, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
@@ -47,6 +48,7 @@ class ReplicaRun:
             ceiling_s=tools.settings.backoff_ceiling_s,
             reset_after_s=tools.settings.backoff_reset_s,
         )
+        self.counting = Counting(tools, desired.replica_id)
         self._weights: Staged | None = None
         self._job: Job[Any] | None = None
         self._ending: Job[None] | None = None
@@ -104,6 +106,7 @@ class ReplicaRun:
         url = f"unix:{socket_of(self.tools, self.id)}"
         self.desired = replace(self.desired, url=url)
         self._move(_S.STARTING, "starting the engine", epoch=self.desired.epoch, url=url)
+        self.counting.begin(self.desired.epoch)
         desired = self.desired
         self._start_job("launch", lambda _job: launch(self.tools, desired, weights=staged.path, epoch=desired.epoch))
 
@@ -179,6 +182,7 @@ class ReplicaRun:
             self._job = None
             self._next_look_s = now_s + self.tools.settings.scrape_every_s
             self.watchdog.observe(seen.load, now_s=now_s)
+            self.counting.seen(seen, now_s=now_s)
             if seen.canary is not None:
                 self.watchdog.canary(seen.canary, now_s=now_s)
         hung = self.watchdog.verdict(now_s=now_s)
@@ -206,8 +210,9 @@ class ReplicaRun:
                 ),
             )
         elif self._job.is_done:
-            is_idle = self._job.result()
-            self._stop("drained" if is_idle else f"stopped with requests running after {settings.drain_limit_s:g} s")
+            drained: probes.Drained = self._job.result()
+            self.counting.last(drained.last)
+            self._stop("drained" if drained.is_idle else f"stopped with requests running after {settings.drain_limit_s:g} s")
         return None
 
     def _step_failed(self, now_s: float) -> None:
@@ -288,7 +293,9 @@ class ReplicaRun:
             self._move(_S.STOPPED, reason)
 
     def _client(self) -> EngineClient:
-        return self.tools.client(self.desired.url, self.desired.served_name)
+        client = self.tools.client(self.desired.url, self.desired.served_name)
+        client.tally = self.counting.own
+        return client
 
     def _reference_key(self) -> ReferenceKey:
         kind = self.tools.find_environment(self.desired.engine_environment).kind
@@ -305,6 +312,7 @@ class ReplicaRun:
     def adopt(self, process: EngineProcess, now_s: float) -> None:
         """After the agent's restart: its engine runs on. A ready one is asked for a token at once (the watchdog's canary)."""
         self.process = process
+        self.counting.go_on(process.run.epoch)
         if self.state is _S.READY:
             self._serve(now_s, is_canary_due=True)
         log.info("engine_adopted", replica=self.id, pid=process.run.pid, state=self.state)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from inference.policy.brain_tunables import BrainTunables
 from inference.policy.decisions import (
+    NO_MODEL,
     Ask,
     Decision,
     Ending,
@@ -140,6 +141,8 @@ class Brain:
         pool = self._pools.get(ask.model)
         entry = self._entries.get(ask.id)
         assert entry is None or entry.stage is Stage.AWAY, "it waits or runs already"
+        if ask.model == NO_MODEL:
+            return [self._counted(ask, now_s)]
         reserved = self._limiter.reserve(ask, now_s) if pool is not None else None
         if pool is None or isinstance(reserved, LimitHit):
             return [self._refused(ask, reserved if isinstance(reserved, LimitHit) else None, now_s)]
@@ -342,6 +345,14 @@ class Brain:
                 decisions += self._pools[other].promote(now_s, first if other == model else None)
         self._forget_if_dropped(model)
         return decisions
+
+    def _counted(self, ask: Ask, now_s: float) -> Refused:
+        """For a model that nobody knows: it counts as a request that made nothing, and is refused."""
+        reserved = self._limiter.reserve(ask, now_s)
+        if isinstance(reserved, LimitHit):
+            return self._refused(ask, reserved, now_s)
+        self._limiter.settle(ask.id, Usage(), now_s)
+        return self._refused(ask, None, now_s)
 
     def _refused(self, ask: Ask, hit: LimitHit | None, now_s: float) -> Refused:
         """By a limit, or because the model is not served."""

@@ -47,6 +47,10 @@ class TokenPrice:
         return prompt_tokens * dearest + completion_tokens * self.output_picos
 
 
+NO_MODEL = "\0"
+"""What an ask names for a model that nobody knows, whatever its client called it; no model can be named so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A request that wants a replica."""

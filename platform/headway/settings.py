@@ -116,6 +116,7 @@ CELERY_BEAT_SCHEDULE = {
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
     "statements": {"task": "workers.tasks.sweep_statements", "schedule": 3600.0},
     "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
+    "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
 

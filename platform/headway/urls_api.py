@@ -3,7 +3,7 @@
 from django.urls import path, re_path
 
 from billing.api.routes import OF_TENANT as OF_BILLING
-from tenants.api import document, errors, tenants
+from tenants.api import document, errors, members, tenants
 from tenants.api.urls import OF_TENANT as OF_TENANTS
 
 OF_TENANT = OF_TENANTS | OF_BILLING
@@ -13,6 +13,7 @@ urlpatterns = [
     path("openapi.json", document.Document.as_view(), name="api-schema"),
     path("docs/", document.Page.as_view(url_name="api-schema"), name="api-docs"),
     path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
+    path("invitations/accept/", members.AcceptInvitation.as_view(), name="api-accept"),
     *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
     re_path(r"^.*$", errors.unknown_path),
 ]

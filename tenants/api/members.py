@@ -3,17 +3,20 @@
 from typing import Any
 from uuid import UUID
 
+from allauth.account.models import EmailAddress
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.access import Action
 from tenants.api import shapes
-from tenants.api.base import TenantView
+from tenants.api.base import HeadwayView, TenantView
+from tenants.api.errors import SessionNeeded
 from tenants.api.tenants import member_named
-from tenants.models import Invitation, Membership
-from tenants.services.invitations import invite, resend_invitation, revoke_invitation
+from tenants.models import ApiKey, Invitation, Membership
+from tenants.services.invitations import accept_invitation, invite, resend_invitation, revoke_invitation
 from tenants.services.members import change_role, remove_member
 
 
@@ -84,6 +87,23 @@ class ResendInvitation(TenantView):
         who = {"actor": self.standing.actor, "actor_role": self.standing.role}
         sent = resend_invitation(tenant=self.standing.tenant, invitation_id=str(invitation_id), **who)
         return Response(shapes.InvitationShape(invitation_values(sent.invitation)).data)
+
+
+class AcceptInvitation(HeadwayView):
+    """Of no tenant yet: whoever has the token, and is the person it was mailed to."""
+
+    @extend_schema(operation_id="invitations_accept", request=shapes.Acceptance, responses={201: shapes.JoinedShape})
+    def post(self, request: Request) -> Response:
+        """Join with the token of an invitation's link. Asks for a session whose verified address was invited; no key may."""
+        if isinstance(request.auth, ApiKey):
+            raise SessionNeeded("An invitation is for a person: log in, and accept it in a session.")
+        if not request.user.is_authenticated:
+            raise NotAuthenticated
+        user = request.user
+        emails = EmailAddress.objects.filter(user=user, verified=True).values_list("email", flat=True)
+        token = self.read(shapes.Acceptance)["token"]
+        member = accept_invitation(token=token, user=user, verified_emails=list(emails))
+        return Response(shapes.JoinedShape({"tenant": member.tenant.name, "role": member.role}).data, status=201)
 
 
 def invitation_values(invitation: Invitation) -> dict[str, Any]:

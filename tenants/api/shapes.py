@@ -70,6 +70,15 @@ class InvitationShape(s.Serializer):
     expires_at = s.DateTimeField()
 
 
+class Acceptance(s.Serializer):
+    token = s.CharField(max_length=200, help_text="the part of the mailed link between /invitations/ and the last slash")
+
+
+class JoinedShape(s.Serializer):
+    tenant = s.CharField(help_text="its name, as in paths")
+    role = s.ChoiceField(ROLES)
+
+
 class NewInvitation(s.Serializer):
     email = s.EmailField(max_length=254)
     role = s.ChoiceField(ROLES)

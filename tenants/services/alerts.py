@@ -1,22 +1,25 @@
-"""Sweeps that tell tenants' webhooks what is about to happen. Each may run as often as it likes: an occasion is told once."""
+"""Sweeps that tell tenants what is about to happen, by webhook and by mail. Each may run as often as it likes: an occasion is
+told once.
+"""
 
 from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from billing.selectors import spent_by_scope, tenants_with_spend
+from billing.selectors import spent_by_scope, tenants_that_used, tenants_with_spend
 from headway.errors import InvalidInput
 from headway.money import PICOS_A_MICRO, picos_to_usd
 from headway.months import month_of
 from inference.selectors import has_model
 from tenants.models import ApiKey, EventType, LimitKind, Tenant, WebhookEndpoint
 from tenants.selectors import LimitInForce, lineages, terms_in_force
+from tenants.services.alert_mails import tell_alert
 from tenants.services.audit import record_audit
-from tenants.services.webhooks import tell_webhooks
 
 EXPIRY_NOTICES = (timedelta(days=1), timedelta(days=7))
 """Nearest first."""
 BUDGET_PERCENTS = (50, 80, 100)
+USED_LATELY = timedelta(days=90)
 
 
 def raise_expiry_alerts(now: datetime | None = None) -> int:
@@ -28,7 +31,7 @@ def raise_expiry_alerts(now: datetime | None = None) -> int:
         expires = key.expires_at.isoformat()
         data = {"key": key.id, "name": key.name, "expires_at": expires, "within_days": notice.days}
         occasion = f"key.expiring:{key.id}:{expires}:{notice.days}"
-        told += tell_webhooks(tenant=key.tenant, type=EventType.KEY_EXPIRING, occasion=occasion, data=data) is not None
+        told += tell_alert(key.tenant, EventType.KEY_EXPIRING, occasion, data)
     return told
 
 
@@ -44,14 +47,19 @@ def raise_budget_alerts(now: datetime | None = None) -> int:
 
 
 def announce_retirement(*, model: str, retires_at: datetime, actor: str) -> int:
-    """Tell every tenant with webhooks that a model goes. Returns how many. Raises InvalidInput for an unknown model."""
+    """Tell every tenant that has webhooks or has used it lately that a model goes; by mail those that have used it.
+
+    Returns how many were told. Raises InvalidInput for an unknown model.
+    """
     if not has_model(model):
         raise InvalidInput(f"there is no model {model!r}", param="model")
     at, told = retires_at.isoformat(), 0
-    for tenant in Tenant.objects.filter(id__in=WebhookEndpoint.unscoped.values("tenant_id")):
+    users = tenants_that_used(model, since=timezone.now() - USED_LATELY)
+    listeners = set(WebhookEndpoint.unscoped.values_list("tenant_id", flat=True))
+    for tenant in Tenant.objects.filter(id__in=users | listeners):
         occasion = f"model.retiring:{model[:150]}:{at}"
         data = {"model": model, "retires_at": at}
-        told += tell_webhooks(tenant=tenant, type=EventType.MODEL_RETIRING, occasion=occasion, data=data) is not None
+        told += tell_alert(tenant, EventType.MODEL_RETIRING, occasion, data, by_mail=tenant.id in users)
     record_audit(actor=actor, action="model.announce_retirement", target=model[:200], after={"retires_at": at, "told": told})
     return told
 
@@ -75,5 +83,5 @@ def _tell_budget(tenant: Tenant, limit: LimitInForce, now: datetime) -> int:
             "budget_micros": limit.value,
         }
         occasion = f"budget.reached:{limit.scope}:{scope_id[:150]}:{month}:{limit.value}:{percent}"
-        told += tell_webhooks(tenant=tenant, type=EventType.BUDGET_REACHED, occasion=occasion, data=data) is not None
+        told += tell_alert(tenant, EventType.BUDGET_REACHED, occasion, data)
     return told

@@ -1,4 +1,4 @@
-"""The sweep that tells tenants' webhooks that a balance goes down, and people that one is below nothing."""
+"""The sweep that tells tenants that a balance goes down, and people that one is below nothing."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from billing.services.balance_reads import balance_of, newest_grants, overdrawn_
 from headway.money import PICOS_A_MICRO, picos_to_usd
 from tenants.models import EventType, Tenant
 from tenants.selectors import prepaid_among
-from tenants.services.webhooks import tell_webhooks
+from tenants.services.alert_mails import tell_alert
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ def raise_balance_alerts(now: datetime | None = None) -> int:
                 break
             data = {"percent": percent, "left_usd": picos_to_usd(left_picos), "of_micros": grant.amount_micros}
             occasion = f"balance.low:{grant.id}:{percent}"
-            told += tell_webhooks(tenant=tenant, type=EventType.BALANCE_LOW, occasion=occasion, data=data) is not None
+            told += tell_alert(tenant=tenant, type=EventType.BALANCE_LOW, occasion=occasion, data=data)
     return told
 
 

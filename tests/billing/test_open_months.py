@@ -129,10 +129,9 @@ def wait_until_somebody_waits() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.on_postgresql
 def test_what_is_written_while_a_month_is_closed_is_on_one_statement(acme: Tenant) -> None:
     """The statement's transaction is open; a record comes: it waits, and is on the next one."""
-    if connection.vendor != "postgresql":
-        pytest.skip("on SQLite one who writes is alone")
     with in_a_thread_of_records(acme) as found, transaction.atomic():
         close_month(tenant_id=acme.id, month="2026-11")
         found.begin.set()
@@ -142,9 +141,8 @@ def test_what_is_written_while_a_month_is_closed_is_on_one_statement(acme: Tenan
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.on_postgresql
 def test_who_closes_a_month_waits_for_those_who_write(acme: Tenant) -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("on SQLite one who writes is alone")
     begin = threading.Event()
 
     def close_and_count() -> int:

@@ -1,4 +1,4 @@
-"""axe-core finds nothing on any page, in light, dark and at 390 px; nothing overflows; pages are small and quick."""
+"""axe-core finds nothing on any page, light or dark, at a desk or at 390 px; nothing overflows; pages are small and quick."""
 
 import json
 from collections.abc import Callable
@@ -16,16 +16,19 @@ MODES: dict[str, dict[str, Any]] = {
     "light": {"scheme": "light", "size": DESK},
     "dark": {"scheme": "dark", "size": DESK},
     "phone": {"scheme": "light", "size": PHONE},
+    "dark phone": {"scheme": "dark", "size": PHONE},
 }
 OUTSIDE = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/t/nobody/"]
 ACCOUNT = ["/start/", "/accounts/email/", "/accounts/password/change/", "/accounts/2fa/", "/accounts/logout/"]
-DIALOGS = {
-    "limits/": "Change limits",
-    "members/": "Invite",
-    "webhooks/": "Add webhook",
-    "playground/": "View code",
-    "billing/": "Change",
-}
+DIALOGS = (
+    ("limits/", "Change limits"),
+    ("members/", "Invite"),
+    ("webhooks/", "Add webhook"),
+    ("playground/", "View code"),
+    ("playground/", "Presets"),
+    ("usage/", "Views"),
+    ("billing/", "Change"),
+)
 FIRST_PAINT = """new Promise((done) => new PerformanceObserver((list) => {
   const [paint] = list.getEntriesByName("first-contentful-paint");
   if (paint) done(paint.startTime);
@@ -63,11 +66,15 @@ def test_every_page_is_accessible(site: Site, addresses: list[str], open_browser
     for address in [*addresses, *ACCOUNT]:
         page.goto(address)
         problems += violations(page) + overflow(page)
-    for address, button in DIALOGS.items():
+    for address, button in DIALOGS:
         page.goto(f"/t/furnished/{address}")
         page.get_by_role("button", name=button).click()
         page.get_by_role("dialog").wait_for()
-        problems += violations(page)
+        problems += violations(page) + overflow(page)
+    page.goto("/t/furnished/playground/")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_label("Second model", exact=True).wait_for()
+    problems += violations(page) + overflow(page)
     assert not problems, "\n".join(problems)
 
 
@@ -80,28 +87,38 @@ def test_pages_before_log_in_are_accessible(site: Site, open_browser: Callable[.
     assert not problems, "\n".join(problems)
 
 
-def test_pages_are_small_and_painted_within_a_second(
-    site: Site, addresses: list[str], open_browser: Callable[..., Person]
+def test_pages_are_small(site: Site, addresses: list[str], open_browser: Callable[..., Person]) -> None:
+    """With an empty cache each time."""
+    for address in addresses:
+        page = open_browser("furnished-owner").page
+        requests: list[Request] = []
+
+        def finished(request: Request, seen: list[Request] = requests) -> None:
+            seen.append(request)
+
+        page.on("requestfinished", finished)
+        page.goto(address, wait_until="load")
+        sizes = [request.sizes()["responseBodySize"] for request in requests]
+        assert sizes and sum(sizes) < MAX_PAGE_BYTES, (address, sizes)
+
+
+@pytest.mark.soak
+def test_pages_are_painted_within_a_second(
+    site: Site, addresses: list[str], open_browser: Callable[..., Person], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an empty cache each time; of up to four paints the best counts, as others may use the machine."""
+    """With an empty cache each time; of three paints the best counts. On a machine that does nothing else: `make soak`."""
+    best_ms = {}
     for address in addresses:
         paints = []
-        for _ in range(4):
+        for _ in range(3):
             page = open_browser("furnished-owner").page
-            requests: list[Request] = []
-
-            def finished(request: Request, seen: list[Request] = requests) -> None:
-                seen.append(request)
-
-            page.on("requestfinished", finished)
             page.goto(address, wait_until="load")
-            paint_ms = page.evaluate(FIRST_PAINT)
-            paints.append(paint_ms)
-            sizes = [request.sizes()["responseBodySize"] for request in requests]
-            assert sizes and sum(sizes) < MAX_PAGE_BYTES, (address, sizes)
-            if paint_ms < MAX_PAINT_MS:
-                break
-        assert min(paints) < MAX_PAINT_MS, (address, paints)
+            paints.append(page.evaluate(FIRST_PAINT))
+        best_ms[address] = min(paints)
+    ordered = sorted(best_ms.values())
+    with capsys.disabled():
+        print(f"first paint: {ordered[-1]:.0f} ms at most, {ordered[len(ordered) // 2]:.0f} in the median")  # noqa: T201
+    assert ordered[-1] < MAX_PAINT_MS, best_ms
 
 
 def test_a_phones_menu_and_the_skip_link_work_by_keyboard(

@@ -54,6 +54,7 @@ def test_a_stranger_streams_a_token_within_a_minute(site: Site, open_browser: Ca
 
     page.goto("/t/analytical/")
     page.get_by_role("link", name="Playground", exact=True).click()
+    expect(page.get_by_role("button", name="Run")).to_be_enabled()  # the script is there
     page.get_by_role("textbox", name="Message").fill("What is a headway?")
     page.keyboard.press("Control+Enter")
     expect(page.locator(".turn-assistant .turn-text")).to_have_text("Trains run at a headway of two minutes.")

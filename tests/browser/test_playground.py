@@ -88,7 +88,7 @@ def test_what_was_written_is_kept_when_a_run_fails(site: Site, tenant: str, open
     page.get_by_label("JSON schema").fill("")
     page.get_by_label("Temperature").fill("99")
     ask(page, "my long text")
-    expect(page.locator("#problem")).to_contain_text("temperature")
+    expect(page.locator("[data-problem]").first).to_contain_text("temperature")
     expect(page.get_by_role("textbox", name="Message")).to_have_value("my long text")
 
 

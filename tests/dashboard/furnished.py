@@ -58,7 +58,9 @@ class Furnished:
             f"{t}/usage/",
             f"{t}/usage/?range=today&granularity=minute&metric=ttft_ms&group=key",
             f"{t}/usage/?range=custom&from=2020-01-01&to=2020-01-02",
+            f"{t}/usage/?range=30d&cumulative=1",
             f"{t}/usage.csv?range=30d",
+            f"{t}/requests.csv?range=30d",
             f"{t}/requests/",
             f"{t}/requests/?ended=failed&model={MODELS[0]}",
             f"{t}/requests/?q=req_nothing",
@@ -67,6 +69,7 @@ class Furnished:
             f"{t}/members/",
             f"{t}/audit/",
             f"{t}/audit/?action=key.issue",
+            f"{t}/audit.csv?action=key.issue",
             f"{t}/settings/",
             f"{t}/billing/",
             f"{t}/billing/invoices/",
@@ -124,7 +127,12 @@ def _bill(tenant: Tenant, actor: str, key_id: str) -> Any:
     for _ in range(2):
         month = (month - timedelta(days=1)).replace(day=1)
     at = datetime(month.year, month.month, 15, 12, tzinfo=UTC)
-    account = {"legal_name": "Acme GmbH", "address": ["Beispielweg 1", "10115 Berlin"], "country": "DE", "currency": "USD"}
+    account: dict[str, Any] = {
+        "legal_name": "Acme GmbH",
+        "address": ["Beispielweg 1", "10115 Berlin"],
+        "country": "DE",
+        "currency": "USD",
+    }
     set_billing_account(tenant_id=tenant.id, actor=actor, email="pay@acme.example", purchase_order="PO-4711", **account)
     usage = Usage(prompt_tokens=900_000, cached_tokens=300_000, completion_tokens=210_000)
     drafts = [

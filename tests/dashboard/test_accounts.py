@@ -13,6 +13,7 @@ from pytest_django import Settings
 
 from tenants.models import Membership, Tenant, User
 from tenants.services.invitations import invite
+from tests.dashboard.forms import form_nonce
 from tests.tenants.cast import person, tenant_with
 from workers.models import Mail
 
@@ -28,7 +29,7 @@ def own_mail_and_fresh_counts(settings: Settings) -> None:
 
 
 def signed_up(client: Client) -> None:
-    answer = client.post("/accounts/signup/", {"email": EMAIL, "password1": PASSWORD})
+    answer = client.post("/accounts/signup/", {**form_nonce(), "email": EMAIL, "password1": PASSWORD})
     assert answer.status_code == 302
     found = re.search(r"^\s*([A-Z0-9-]{6,9})\s*$", Mail.objects.get(to=EMAIL).text, re.MULTILINE)
     assert found is not None
@@ -41,7 +42,7 @@ def test_a_newcomer_verifies_an_address_and_owns_an_organisation() -> None:
     signed_up(client)
     assert EmailAddress.objects.get(email=EMAIL).verified
     assert client.get("/")["location"] == "/start/"
-    assert client.post("/start/", {"name": "acme"})["location"] == "/t/acme/"
+    assert client.post("/start/", {**form_nonce(), "name": "acme"})["location"] == "/t/acme/"
     member = Membership.unscoped.get(user__email=EMAIL)
     assert (member.tenant.name, member.role, member.tenant.plan.name) == ("acme", "owner", "free")
     assert client.get("/")["location"] == "/t/acme/"
@@ -49,7 +50,7 @@ def test_a_newcomer_verifies_an_address_and_owns_an_organisation() -> None:
 
 def test_without_the_code_nobody_is_let_in() -> None:
     client = Client()
-    client.post("/accounts/signup/", {"email": EMAIL, "password1": PASSWORD})
+    client.post("/accounts/signup/", {**form_nonce(), "email": EMAIL, "password1": PASSWORD})
     client.post("/accounts/confirm-email/", {"code": "WRONG1"})
     assert client.get("/start/").status_code == 302
     client.post("/accounts/login/", {"login": EMAIL, "password": PASSWORD})
@@ -68,7 +69,7 @@ def test_a_known_address_is_not_told_from_an_unknown_one() -> None:
     answers = [Client().post("/accounts/password/reset/", {"email": email}) for email in (EMAIL, "nobody@example.com")]
     assert {(answer.status_code, answer["location"]) for answer in answers} == {(302, "/accounts/password/reset/done/")}
     cache.clear()  # mails to one address are three minutes apart
-    again = Client().post("/accounts/signup/", {"email": EMAIL, "password1": PASSWORD})
+    again = Client().post("/accounts/signup/", {**form_nonce(), "email": EMAIL, "password1": PASSWORD})
     assert (again.status_code, again["location"]) == (302, "/accounts/confirm-email/")
 
 
@@ -138,7 +139,7 @@ def test_b48_two_people_behind_our_proxy_are_told_apart() -> None:
 def test_b73_a_disabled_person_and_a_demoted_one_are_refused_on_every_page_at_once() -> None:
     client = Client()
     signed_up(client)
-    client.post("/start/", {"name": "acme"})
+    client.post("/start/", {**form_nonce(), "name": "acme"})
     assert client.get("/t/acme/keys/new/").status_code == 200
     Membership.unscoped.filter(user__email=EMAIL).update(role="viewer")
     assert client.get("/t/acme/keys/new/").status_code == 403
@@ -167,7 +168,7 @@ def test_an_invited_stranger_who_signs_up_ends_at_the_invitation() -> None:
     assert asked == f"/accounts/login/?next={address}"
     assert f"/accounts/signup/?next={quote(address, safe='')}" in client.get(asked).content.decode()
     Mail.objects.all().delete()
-    client.post(f"/accounts/signup/?next={address}", {"email": EMAIL, "password1": PASSWORD, "next": address})
+    client.post(f"/accounts/signup/?next={address}", {**form_nonce(), "email": EMAIL, "password1": PASSWORD, "next": address})
     found = re.search(r"^\s*([A-Z0-9-]{6,9})\s*$", Mail.objects.get(to=EMAIL).text, re.MULTILINE)
     assert found is not None
     assert client.post("/accounts/confirm-email/", {"code": found[1]})["location"] == address
@@ -194,7 +195,7 @@ def test_signing_up_answers_the_same_for_every_address_however_often_and_fills_n
         answers = []
         for _ in range(8):
             client = Client()
-            answer = client.post("/accounts/signup/", {"email": email, "password1": PASSWORD})
+            answer = client.post("/accounts/signup/", {**form_nonce(), "email": email, "password1": PASSWORD})
             answers.append((answer.status_code, answer.get("location"), client.get("/accounts/confirm-email/").status_code))
         found[email] = answers
     assert set(found[EMAIL]) == set(found["nobody@example.com"]) == {(302, "/accounts/confirm-email/", 200)}
@@ -205,7 +206,7 @@ def test_a_name_for_log_in_has_nothing_to_do_with_an_address() -> None:
     """Long addresses that begin alike, and an address that its owner has left, can be signed up with."""
     start = "a" * 64 + "@" + ".".join(["b" * 60] * 2)
     for email in (f"{start}.example.com", f"{start}.example.org"):
-        assert Client().post("/accounts/signup/", {"email": email, "password1": PASSWORD}).status_code == 302
+        assert Client().post("/accounts/signup/", {**form_nonce(), "email": email, "password1": PASSWORD}).status_code == 302
     signed_up(Client())
     user = User.objects.get(email=EMAIL)
     assert EMAIL.partition("@")[0] not in user.username
@@ -223,4 +224,4 @@ def test_the_longest_address_founds_an_organisation() -> None:
     user = User.objects.create_user(username="long", email=email)
     client = Client()
     client.force_login(user)
-    assert client.post("/start/", {"name": "acme"})["location"] == "/t/acme/"
+    assert client.post("/start/", {**form_nonce(), "name": "acme"})["location"] == "/t/acme/"

@@ -7,6 +7,7 @@ from django.test import Client
 
 from headway.errors import Conflict
 from tenants.models import ApiKey, Tenant
+from tests.dashboard.forms import form_nonce
 from tests.dashboard.furnished import Furnished, furnish
 from tests.dashboard.test_pages import tenant_patterns
 
@@ -106,7 +107,7 @@ def test_a_service_that_refuses_is_told_on_the_page_and_is_no_error(
         (f"{t}/limits/", {"requests_per_minute": "5"}),
     ]
     for address, data in posts:
-        page = client.post(address, data, follow=True)
+        page = client.post(address, {**form_nonce(), **data}, follow=True)
         assert page.status_code in {200, 400}, address
         assert "Somebody else was faster" in page.content.decode(), address
     ticket = client.post(f"{t}/playground/ticket/", {"nonce": "x"}, content_type="application/json")

@@ -4,6 +4,7 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from tests.dashboard.forms import form_nonce
 from tests.dashboard.test_accounts import EMAIL, PASSWORD, signed_up
 from workers.models import Mail
 
@@ -21,7 +22,7 @@ def test_no_mail_takes_its_links_or_its_name_from_the_host_a_request_claims() ->
     signed_up(Client())
     for email in (EMAIL, "nobody@example.com"):
         for path in ("/accounts/password/reset/", "/accounts/signup/"):
-            Client(headers={"host": "evil.example:8000"}).post(path, {"email": email, "password1": PASSWORD})
+            Client(headers={"host": "evil.example:8000"}).post(path, {**form_nonce(), "email": email, "password1": PASSWORD})
     client = Client(headers={"host": "evil.example"})
     client.post("/accounts/login/", {"login": EMAIL, "password": PASSWORD})
     client.post("/accounts/reauthenticate/", {"password": PASSWORD})

@@ -13,6 +13,7 @@ from pytest_django import Settings
 from headway import cache as site_cache
 from headway.circuit import LEFT_ALONE_S, Circuit
 from headway.settings import CACHES
+from tests.dashboard.forms import form_nonce
 from tests.dashboard.test_accounts import EMAIL, PASSWORD, signed_up
 from workers.models import Mail, OutboxEntry
 from workers.services import outbox
@@ -73,7 +74,7 @@ def away(server: NoServer, settings: Settings, monkeypatch: pytest.MonkeyPatch) 
 
 def took_s(client: Client, path: str, data: dict[str, str]) -> float:
     began_s = time.monotonic()
-    assert client.post(path, data).status_code in {200, 302}, path
+    assert client.post(path, {**form_nonce(), **data}).status_code in {200, 302}, path
     return time.monotonic() - began_s
 
 

@@ -8,6 +8,7 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 
 from tenants.models import ApiKey, WebhookEndpoint
+from tests.dashboard.forms import form_nonce
 from tests.dashboard.furnished import Furnished, furnish
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +41,7 @@ def test_a_secret_is_shown_once_and_a_page_that_is_reloaded_makes_no_second(
     acme: Furnished, client: Client, number: int
 ) -> None:
     path, data, page = posts(acme)[number]
-    made = client.post(path, data)
+    made = client.post(path, {**form_nonce(), **data})
     assert (made.status_code, made["location"]) == (302, page)
     halves = str([each.get_decoded() for each in Session.objects.all()]) + unquote(str(made.cookies)) + made.content.decode()
     rows = (ApiKey.unscoped.count(), WebhookEndpoint.unscoped.count())
@@ -58,7 +59,7 @@ def test_another_browser_of_the_same_person_another_organisation_and_a_forged_co
     acme: Furnished, client: Client
 ) -> None:
     path, data, page = posts(acme)[0]
-    client.post(path, data)
+    client.post(path, {**form_nonce(), **data})
     other = Client()
     other.force_login(acme.people["owner"])
     other.cookies["shown_once_key"] = client.cookies["shown_once_key"].value

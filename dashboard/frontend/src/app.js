@@ -24,13 +24,17 @@ Alpine.data("theme", () => ({
 
 Alpine.data("copier", () => ({
   label: "Copy",
+  usual: "Copy",
+  init() {
+    this.label = this.usual = this.$root.textContent.trim();
+  },
   async copy() {
     const source = document.getElementById(this.$el.dataset.copies);
     await navigator.clipboard.writeText(source.value ?? source.textContent.trim());
     this.label = "Copied";
     toast("Copied to the clipboard");
     setTimeout(() => {
-      this.label = "Copy";
+      this.label = this.usual;
     }, 2000);
   },
 }));
@@ -99,6 +103,33 @@ window.addEventListener("load", () => {
   for (const message of document.querySelectorAll("#messages > [data-kind]")) toast(message.textContent, message.dataset.kind);
   for (const dialog of document.querySelectorAll("dialog[data-open]")) dialog.showModal();
 });
+
+// A form is sent once: what else is clicked while the answer is on its way does nothing (the server sees to it too). If no
+// answer comes the buttons work again after a while.
+const SENT_FOR_MS = 15000;
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  // Lists change the page's address without loading it: what is kept is what the address says now.
+  if ("takesQuery" in form.dataset) form.elements.query.value = location.search;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (form.dataset.sent) {
+    event.preventDefault();
+    return;
+  }
+  form.dataset.sent = "yes";
+  form.setAttribute("aria-busy", "true");
+  const buttons = [...form.querySelectorAll("button:not([type=button])")].filter((button) => !button.disabled);
+  // After the event: a button that is disabled at once does not send its own name and value.
+  setTimeout(() => buttons.forEach((button) => (button.disabled = true)));
+  setTimeout(() => freed(form, buttons), SENT_FOR_MS);
+  window.addEventListener("pageshow", (shown) => shown.persisted && freed(form, buttons), { once: true });
+});
+
+function freed(form, buttons) {
+  delete form.dataset.sent;
+  form.removeAttribute("aria-busy");
+  for (const button of buttons) button.disabled = false;
+}
 
 function refreshTimes() {
   for (const time of document.querySelectorAll("time[data-ago]")) time.textContent = ago(new Date(time.dateTime), new Date());

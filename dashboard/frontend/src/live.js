@@ -1,44 +1,63 @@
 // The page as it lives: one socket to the site, frames counted by the server. After a gap, or a lost connection, the whole
-// is asked for again; a frame is never guessed.
+// is asked for again; a frame is never guessed. While nothing is heard the page says so, and of when its numbers are.
 const page = document.querySelector("[data-live]");
 const status = document.getElementById("live-status");
+// The server says something every five seconds at least: who says nothing for so long is gone, whatever the network thinks.
+const SILENT_MS = 15000;
 let sequence = 0;
 let failures = 0;
+let heardAt = null;
+let socket = null;
 
 function say(text, isGood) {
+  page.dataset.fresh = isGood;
   if (!status) return;
-  status.textContent = text;
+  if (status.textContent !== text) status.textContent = text;
   status.dataset.state = isGood ? "good" : "away";
 }
 
 function connect() {
   const url = new URL(page.dataset.live, location.href);
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  const socket = new WebSocket(url);
-  socket.onmessage = (event) => {
-    const frame = JSON.parse(event.data);
-    failures = 0;
-    if (frame.type === "whole") {
-      sequence = frame.sequence;
-      show(frame.state);
-    } else if (frame.sequence === sequence + 1) {
-      sequence = frame.sequence;
-      show(frame.state);
-    } else {
-      socket.send(JSON.stringify({ type: "resync" }));
-    }
-    say(frame.state.is_brain_seen ? "Live" : "Limits unknown: no dispatcher answers", frame.state.is_brain_seen);
-  };
-  socket.onclose = (event) => {
-    if (event.code === 4403) {
-      say("No access", false);
-      return;
-    }
-    failures += 1;
-    say("Reconnecting…", false);
-    setTimeout(connect, Math.min(15000, 500 * 2 ** failures));
-  };
+  const mine = (socket = new WebSocket(url));
+  mine.startedAt = Date.now();
+  mine.onmessage = (event) => mine === socket && hear(JSON.parse(event.data));
+  mine.onclose = (event) => mine === socket && lost(event.code);
 }
+
+function hear(frame) {
+  failures = 0;
+  heardAt = new Date();
+  const isNext = frame.type === "change" && frame.sequence === sequence + 1;
+  if (frame.type === "whole" || isNext) {
+    sequence = frame.sequence;
+    show(frame.state);
+    if (frame.state.is_brain_seen) say("Live", true);
+    else say("Limits unknown: no dispatcher answers", false);
+  } else if (frame.type !== "beat" || frame.sequence !== sequence) {
+    say("Catching up…", false);
+    socket.send(JSON.stringify({ type: "resync" }));
+  }
+}
+
+function lost(code) {
+  socket = null;
+  if (code === 4403) {
+    say("No access", false);
+    return;
+  }
+  failures += 1;
+  say(heardAt ? `Reconnecting… numbers are of ${heardAt.toLocaleTimeString("en-GB")}` : "Reconnecting…", false);
+  setTimeout(connect, Math.min(15000, 500 * 2 ** failures));
+}
+
+// A connection that died without a word (a network that went, a machine that slept) closes late or never by itself.
+setInterval(() => {
+  if (!socket || Date.now() - Math.max(socket.startedAt, heardAt ?? 0) < SILENT_MS) return;
+  const silent = socket;
+  lost(0);
+  silent.close();
+}, 1000);
 
 function show(state) {
   for (const [name, value] of Object.entries(state.texts ?? {})) {

@@ -1,116 +1,69 @@
-// The playground: one socket to the gateway for each run, opened with a ticket of the site, never with a key.
-// challenge -> nonce -> ticket for it from the site -> ticket and request -> events -> [DONE]; Stop sends a cancel.
-import { costOf } from "./cost.js";
+// The playground: one prompt for one model, or for two beside each other, each with a run, a socket and a ticket of its own.
+import { Column } from "./play_column.js";
+import { presets } from "./play_presets.js";
 import { snippets } from "./snippets.js";
 
 const root = document.getElementById("playground");
 const form = document.getElementById("parameters");
-const transcript = document.getElementById("transcript");
 const prompt = document.getElementById("prompt");
 const runButton = document.getElementById("run");
 const stopButton = document.getElementById("stop");
+const compareButton = document.getElementById("compare");
 const announcer = document.getElementById("announcer");
 const problem = document.getElementById("problem");
 
-/** @type {{role: string, content: string, facts?: object}[]} */
-let messages = [];
-let run = null;
+const columns = [...document.querySelectorAll("[data-column]")].map((box) => new Column(box, { changed: showRunning, requestFor }));
+const [first, second] = columns;
+const isComparing = () => root.dataset.compare === "on";
+const used = () => (isComparing() ? columns : [first]);
+const isRunning = () => columns.some((column) => column.run);
 
 // The request as it stands
 
-function parameters() {
-  const request = { model: form.elements.model.value };
-  for (const name of ["temperature", "top_p"]) if (form.elements[name].value !== "") request[name] = Number(form.elements[name].value);
-  for (const name of ["max_tokens", "seed"]) if (form.elements[name].value !== "") request[name] = parseInt(form.elements[name].value, 10);
+function numbers() {
+  const found = {};
+  for (const name of ["temperature", "top_p"]) if (form.elements[name].value !== "") found[name] = Number(form.elements[name].value);
+  for (const name of ["max_tokens", "seed"]) if (form.elements[name].value !== "") found[name] = parseInt(form.elements[name].value, 10);
   const stops = form.elements.stop.value.split("\n").filter((line) => line !== "");
-  if (stops.length) request.stop = stops;
-  const schema = form.elements.schema.value.trim();
-  if (schema) request.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema), strict: true } };
-  return request;
+  if (stops.length) found.stop = stops;
+  return found;
 }
 
-function conversation() {
+/** Raises where it is no JSON. */
+function schema() {
+  const text = form.elements.schema.value.trim();
+  return text ? JSON.parse(text) : null;
+}
+
+function modelOf(column) {
+  return form.elements[column === second ? "model_b" : "model"].value;
+}
+
+/** Raises for a schema that is no JSON. */
+function body(said, column) {
   const system = form.elements.system.value.trim();
-  const said = messages.map(({ role, content }) => ({ role, content }));
-  return system ? [{ role: "system", content: system }, ...said] : said;
+  const wanted = schema();
+  const request = { model: modelOf(column), ...numbers() };
+  if (wanted) request.response_format = { type: "json_schema", json_schema: { name: "answer", schema: wanted, strict: true } };
+  return { ...request, messages: system ? [{ role: "system", content: system }, ...said] : said };
 }
 
-function body() {
-  return { ...parameters(), messages: conversation() };
+function requestFor(said, column) {
+  return { ...body(said, column), stream_options: { include_usage: true } };
 }
 
 // What is seen
 
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
-function button(label, name, at) {
-  const made = element("button", "btn", label);
-  made.dataset.variant = "ghost";
-  made.dataset.size = "sm";
-  made.type = "button";
-  made.dataset.act = name;
-  made.dataset.at = at;
-  return made;
-}
-
-function turn(message, at) {
-  const item = element("article", `turn turn-${message.role}`);
-  const head = element("header", "turn-head");
-  head.append(element("h3", "turn-who", message.role === "user" ? "You" : "Assistant"));
-  const actions = element("div", "turn-actions");
-  if (message.role === "user") actions.append(button("Edit", "edit", at));
-  else if (at === messages.length - 1) actions.append(button("Regenerate", "again", at));
-  actions.append(button("Copy", "copy", at));
-  head.append(actions);
-  item.append(head, element("div", "turn-text", message.content));
-  if (message.facts) item.append(facts(message.facts));
-  return item;
-}
-
-function facts(of) {
-  const list = element("dl", "turn-facts");
-  const add = (name, value) => {
-    const pair = element("div", "");
-    pair.append(element("dt", "", name), element("dd", "tabular-nums", value));
-    list.append(pair);
-  };
-  if (of.ttftMs != null) add("TTFT", `${Math.round(of.ttftMs)} ms`);
-  if (of.tokensPerS != null) add("Tokens/s", of.tokensPerS.toFixed(1));
-  if (of.usage) {
-    add("Input", String(of.usage.prompt_tokens));
-    const cached = of.usage.prompt_tokens_details?.cached_tokens;
-    if (cached) add("Cached", String(cached));
-    add("Output", String(of.usage.completion_tokens));
-  }
-  add("Ended", of.ended);
-  if (of.requestId) {
-    const cost = element("div", "");
-    cost.append(element("dt", "", "Cost"), costOf(`${root.dataset.receipt.replace("REQUEST", of.requestId)}cost/`));
-    list.append(cost);
-    const pair = element("div", "");
-    const link = element("a", "underline underline-offset-4", "receipt");
-    link.href = root.dataset.receipt.replace("REQUEST", of.requestId);
-    pair.append(element("dt", "", "Request"), element("dd", "", ""));
-    pair.lastChild.append(link);
-    list.append(pair);
-  }
-  return list;
-}
-
 function draw() {
-  document.getElementById("nothing-yet").hidden = messages.length > 0;
-  transcript.replaceChildren(...messages.map(turn));
+  document.getElementById("nothing-yet").hidden = isRunning() || columns.some((column) => column.messages.length);
 }
 
-function showRunning(isRunning) {
-  runButton.hidden = isRunning;
-  stopButton.hidden = !isRunning;
-  root.dataset.running = isRunning;
+function showRunning() {
+  runButton.hidden = isRunning();
+  stopButton.hidden = !isRunning();
+  root.dataset.running = isRunning();
+  for (const column of columns) column.stopButton.hidden = !column.run || !isComparing();
+  draw();
 }
 
 function showProblem(text) {
@@ -118,198 +71,154 @@ function showProblem(text) {
   problem.querySelector("[data-text]").textContent = text;
 }
 
-// A run
-
-class Run {
-  constructor(request) {
-    this.request = request;
-    this.answer = "";
-    this.finish = "";
-    this.usage = null;
-    this.requestId = "";
-    this.chunks = 0;
-    this.isStopped = false;
-    this.done = new Promise((resolve) => (this.resolve = resolve));
-  }
-
-  start() {
-    this.socket = new WebSocket(root.dataset.socket);
-    this.socket.onopen = () => this.socket.send(JSON.stringify({ type: "challenge" }));
-    this.socket.onmessage = (event) => this.hear(event.data);
-    this.socket.onclose = () => this.end("The connection to the service was lost.");
-    return this.done;
-  }
-
-  async hear(text) {
-    if (text === "[DONE]") return this.end();
-    const said = JSON.parse(text);
-    if (said.type === "challenge") return this.show(said.nonce);
-    if (said.type === "accepted") this.requestId = said.request_id;
-    else if (said.type === "queued") this.place(said);
-    else if (said.type === "cancelled") this.end();
-    else if (said.error) this.end(said.error.message);
-    else this.take(said);
-  }
-
-  async show(nonce) {
-    const answer = await fetch(root.dataset.ticket, {
-      method: "POST",
-      headers: { "content-type": "application/json", "x-csrftoken": root.dataset.csrf },
-      body: JSON.stringify({ nonce }),
-    }).catch(() => null);
-    if (!answer?.ok) return this.end("The site gave no ticket for this run. Load the page again.");
-    const { ticket } = await answer.json();
-    if (this.isStopped) return this.end();
-    this.startedMs = performance.now();
-    this.socket.send(JSON.stringify({ ticket, request: this.request }));
-  }
-
-  place(said) {
-    this.view.textContent = `Waiting in the queue: position ${said.position}, about ${said.estimated_wait_s} s`;
-  }
-
-  take(chunk) {
-    if (chunk.usage) this.usage = chunk.usage;
-    const choice = chunk.choices?.[0];
-    if (!choice) return;
-    const piece = choice.delta?.content ?? "";
-    if (piece) {
-      const nowMs = performance.now();
-      this.firstMs ??= nowMs;
-      this.lastMs = nowMs;
-      this.chunks += 1;
-      this.answer += piece;
-      this.view.textContent = this.answer;
-      transcript.parentElement.scrollTop = transcript.parentElement.scrollHeight;
-    }
-    if (choice.finish_reason) this.finish = choice.finish_reason;
-  }
-
-  stop() {
-    this.isStopped = true;
-    if (this.startedMs != null && this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ type: "cancel" }));
-    else this.end();
-  }
-
-  end(error = "") {
-    if (this.isOver) return;
-    this.isOver = true;
-    this.socket.onclose = null;
-    this.socket.close();
-    this.resolve(error);
-  }
-
-  facts() {
-    const tokens = this.usage?.completion_tokens ?? this.chunks;
-    const seconds = (this.lastMs - this.firstMs) / 1000;
-    return {
-      ttftMs: this.firstMs == null ? null : this.firstMs - this.startedMs,
-      tokensPerS: tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null,
-      usage: this.usage ?? (this.isStopped ? null : undefined),
-      ended: this.isStopped ? "stopped by you" : this.finish || "with an error",
-      requestId: this.requestId,
-    };
-  }
+function showModels() {
+  for (const column of columns) column.box.querySelector("[data-model]").textContent = modelOf(column);
 }
 
-async function answer() {
+// Runs
+
+function canAsk() {
   showProblem("");
-  let request;
   try {
-    request = { ...body(), stream_options: { include_usage: true } };
+    schema();
+    return true;
   } catch {
     showProblem("The JSON schema cannot be read: it is not JSON.");
     return false;
   }
-  run = new Run(request);
-  showRunning(true);
+}
+
+// Read aloud when all is there, not while it comes: the transcripts themselves are aria-live off.
+function announce(asked, results) {
+  const texts = results.map(({ error, text }, at) => {
+    const who = asked.length > 1 ? `${modelOf(asked[at])}: ` : "";
+    return error ? `${who}The run ended with an error: ${error}` : `${who}Answer complete: ${text}`;
+  });
+  announcer.textContent = texts.join(". ");
+}
+
+async function answers(asked) {
   announcer.textContent = "";
-  const place = element("article", "turn turn-assistant");
-  const head = element("header", "turn-head");
-  head.append(element("h3", "turn-who", "Assistant"));
-  run.view = element("div", "turn-text turn-running", "");
-  place.append(head, run.view);
-  transcript.append(place);
-  document.getElementById("nothing-yet").hidden = true;
-  const error = await run.start();
-  if (run.answer || !error) messages.push({ role: "assistant", content: run.answer, facts: run.facts() });
-  const done = run;
-  run = null;
-  showRunning(false);
-  draw();
-  showProblem(error);
-  announcer.textContent = error ? `The run ended with an error: ${error}` : `Answer complete: ${done.answer}`;
-  return !error;
+  const results = await Promise.all(asked.map((column) => column.answer()));
+  announce(asked, results);
+  return results;
 }
 
 async function submit() {
-  if (run) return;
+  if (isRunning()) return;
   const text = prompt.value.trim();
-  if (!text && messages.at(-1)?.role !== "user") {
+  if (!text && !used().every((column) => column.wantsAnswer)) {
     prompt.focus();
     return;
   }
-  if (text) messages.push({ role: "user", content: text });
+  if (!canAsk()) return;
+  const asked = used();
+  if (text) for (const column of asked) column.messages.push({ role: "user", content: text });
   prompt.value = "";
-  draw();
-  const isDone = await answer();
-  if (!isDone && messages.at(-1)?.role === "user") {
+  for (const column of asked) column.draw();
+  const results = await answers(asked);
+  if (results.every(({ error, text: came }) => error && !came) && asked.every((column) => column.wantsAnswer)) {
     // What was written is not lost with the error.
-    prompt.value = messages.pop().content;
-    draw();
+    prompt.value = asked[0].messages.at(-1).content;
+    for (const column of asked) column.cut(-1);
   }
+  draw();
   prompt.focus();
 }
 
+function stopAll() {
+  for (const column of columns) column.run?.stop();
+}
+
 runButton.addEventListener("click", submit);
-stopButton.addEventListener("click", () => run?.stop());
+stopButton.addEventListener("click", stopAll);
 document.getElementById("clear").addEventListener("click", () => {
-  run?.stop();
-  messages = [];
-  draw();
+  for (const column of columns) column.clear();
   showProblem("");
+  draw();
   prompt.focus();
 });
-transcript.addEventListener("click", async (event) => {
+
+/** Where the same prompt of another column begins: users' turns are counted, as an answer may be missing. */
+function sameTurn(column, of, at) {
+  const number = of.messages.slice(0, at).filter(({ role }) => role === "user").length;
+  const places = column.messages.flatMap(({ role }, place) => (role === "user" ? [place] : []));
+  return places[number] ?? column.messages.length;
+}
+
+root.addEventListener("click", async (event) => {
   const act = event.target.closest("[data-act]");
-  if (!act || run) return;
+  if (!act || isRunning()) return;
+  const column = columns.find(({ box }) => box.contains(act));
   const at = Number(act.dataset.at);
   if (act.dataset.act === "copy") {
-    await navigator.clipboard.writeText(messages[at].content);
+    await navigator.clipboard.writeText(column.messages[at].content);
     window.headwayToast("Copied to the clipboard");
   } else if (act.dataset.act === "edit") {
-    prompt.value = messages[at].content;
-    messages = messages.slice(0, at);
+    prompt.value = column.messages[at].content;
+    for (const [each, place] of used().map((each) => [each, sameTurn(each, column, at)])) each.cut(place);
     draw();
     prompt.focus();
-  } else {
-    messages = messages.slice(0, at);
-    draw();
-    await answer();
+  } else if (canAsk()) {
+    column.cut(at);
+    await answers([column]);
   }
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
     event.preventDefault();
     submit();
-  } else if (event.key === "Escape" && run) {
-    run.stop();
+  } else if (event.key === "Escape" && isRunning() && !document.querySelector("dialog[open]")) {
+    stopAll();
   }
 });
+
+// Two models
+
+compareButton.addEventListener("click", () => {
+  if (isRunning()) return;
+  const isOn = !isComparing();
+  root.dataset.compare = isOn ? "on" : "off";
+  compareButton.setAttribute("aria-pressed", isOn);
+  second.box.hidden = !isOn;
+  for (const only of document.querySelectorAll("[data-comparing]")) only.hidden = !isOn;
+  second.clear();
+  if (isOn) second.messages = first.said;
+  second.draw();
+  showModels();
+  draw();
+});
+for (const name of ["model", "model_b"]) form.elements[name].addEventListener("change", showModels);
 
 // View code
 
 document.getElementById("view-code").addEventListener("click", () => {
-  let request;
-  try {
-    request = body();
-  } catch {
-    showProblem("The JSON schema cannot be read: it is not JSON.");
-    return;
+  if (!canAsk()) return;
+  const said = first.messages.length ? first.said : [{ role: "user", content: prompt.value.trim() || "Hello!" }];
+  for (const [name, text] of Object.entries(snippets(root.dataset.api, body(said, first)))) {
+    document.getElementById(`code-${name}`).textContent = text;
   }
-  if (!messages.length) request.messages = [...request.messages, { role: "user", content: prompt.value.trim() || "Hello!" }];
-  for (const [name, text] of Object.entries(snippets(root.dataset.api, request))) document.getElementById(`code-${name}`).textContent = text;
   document.getElementById("code").showModal();
 });
 
-draw();
+// Presets
+
+presets({
+  fill(values) {
+    for (const [name, value] of Object.entries(values)) {
+      const text = name === "schema" ? JSON.stringify(value, null, 2) : Array.isArray(value) ? value.join("\n") : value;
+      form.elements[name].value = text;
+    }
+    if (Object.keys(values).length && !("max_tokens" in values)) form.elements.max_tokens.value = "";
+  },
+  read() {
+    const wanted = schema();
+    const parameters = wanted ? { ...numbers(), schema: wanted } : numbers();
+    return { model: form.elements.model.value, system: form.elements.system.value.trim(), parameters };
+  },
+});
+
+showModels();
+showRunning();
+if (root.dataset.problem) showProblem(root.dataset.problem);
+runButton.disabled = false;

@@ -2,6 +2,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from billing.selectors import ReconciliationView, latest_reconciliation
 from headway.command import HeadwayCommand
 from headway.tables import table
 from inference.selectors import FleetStatus, ModelStatus, fleet_status
@@ -20,7 +21,9 @@ class Command(HeadwayCommand):
 
         status = fleet_status(timezone.now())
         seen = look_at_dispatcher(status.lease["address"] if status.lease else "")
-        self.print_result(_text(status, seen), status.as_dict() | {"dispatcher": seen}, as_json=json)
+        compared = latest_reconciliation()
+        data = status.as_dict() | {"dispatcher": seen, "reconciliation": compared.as_dict() if compared else None}
+        self.print_result(f"{_text(status, seen)}\n\n{_reconciliation(compared)}", data, as_json=json)
 
 
 def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
@@ -77,6 +80,18 @@ def _dispatcher(lease: dict[str, Any] | None, seen: dict[str, Any] | None) -> li
     if in_use:
         parts.append(table(["limit of", "id", "kind", "value", "used", "reserved"], in_use))
     return parts
+
+
+def _reconciliation(compared: ReconciliationView | None) -> str:
+    if compared is None:
+        return "reconciliation: the ledger was not compared with engines yet"
+    found = "all explained"
+    if not compared.is_clean:
+        found = (
+            f"UNEXPLAINED DRIFT of {compared.unexplained_prompt_tokens} prompt and {compared.unexplained_completion_tokens} "
+            f"completion tokens, {compared.inconsistent_requests} inconsistent requests: see manage.py reconcile"
+        )
+    return f"reconciliation of {compared.started_at:%Y-%m-%d %H:%M} UTC: {found}; {compared.not_counted} engines not counted"
 
 
 def _behind(changes: int) -> str:

@@ -14,7 +14,7 @@ from inference.gateway.parts import GatewayTunables
 from inference.gateway.rate_headers import duration
 from inference.gateway.state import Change
 from tenants.services.key_format import new_key
-from tests.fakes.gateway import ACME, basic, key_changes, model_changes, running_gateway
+from tests.fakes.gateway import ACME, basic, key_changes, model_changes, running_gateway, until
 from tests.fakes.replica import ScriptedReplica, chat_events, streamed
 from tests.inference.dispatch.test_dispatcher import terms
 
@@ -74,6 +74,32 @@ async def test_b35_every_answer_says_how_the_limits_stand(replica: ScriptedRepli
     )
 
 
+async def test_a_client_that_loops_on_an_unknown_model_meets_its_limit_of_requests(replica: ScriptedReplica) -> None:
+    """Each counts as any other request does, whatever the name; at the limit it is a 429 with an exact wait."""
+    changes = [*model_changes("m", [replica.url]), terms(requests_per_minute=4, output_tokens_per_minute=1000)]
+    async with running_gateway(changes) as gateway:
+        assert (await gateway.post()).status_code == 200
+        unknown = [await gateway.post(body=basic(model=f"no-such-model-{number}")) for number in range(3)]
+        limited = [await gateway.post(body=basic(model="no-such-model")), await gateway.post()]
+        await until(lambda: len(gateway.journal.closed) == 6)
+    assert [answer.status_code for answer in unknown] == [404] * 3
+    assert {answer.json()["error"]["code"] for answer in unknown} == {"model_not_found"}
+    assert [answer.headers["x-ratelimit-remaining-requests"] for answer in unknown] == ["2", "1", "0"]
+    assert [answer.status_code for answer in limited] == [429, 429]
+    for answer in limited:
+        error = answer.json()["error"]
+        assert (error["code"], error["detail"]["retry"]) == ("rate_limit_exceeded", "exact")
+        assert 50 <= int(answer.headers["retry-after"]) <= 60
+        assert error["detail"]["limit"]["used"] == 4
+    assert len([seen for seen in replica.requests if seen.method == "POST"]) == 1
+
+
+async def test_an_unknown_model_is_said_also_where_nobody_can_count(replica: ScriptedReplica) -> None:
+    async with running_gateway([*model_changes("m", [replica.url]), terms(requests_per_minute=4)]) as gateway:
+        gateway.dispatcher.close()
+        assert (await gateway.post(body=basic(model="no-such-model"))).status_code == 404
+
+
 RATES = {f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")}
 
 
@@ -85,7 +111,7 @@ async def test_b35_answers_that_never_reached_admission_say_it_too_and_consume_n
         not_json, gone = {"content-type": "text/plain"}, {"content-encoding": "gzip"}
         answers = {
             400: await gateway.post(body=b"{"),
-            404: await gateway.post(body=basic(model="nobody")),
+            404: await gateway.http.get("/v1/models/nobody", headers=gateway.auth),
             409: await gateway.post(headers=key),
             413: await gateway.post(body=b"x" * 4096),
             415: await gateway.post(headers=gone),
@@ -95,7 +121,6 @@ async def test_b35_answers_that_never_reached_admission_say_it_too_and_consume_n
             await gateway.post(body=basic(nonsense=1)),
             await gateway.post(body=basic(stream=True, temperature="hot")),
             await gateway.http.get("/v1/models", headers=gateway.auth),
-            await gateway.http.get("/v1/models/nobody", headers=gateway.auth),
             await gateway.http.get("/v1/requests/req_nope", headers=gateway.auth),
         ]
         keyless = await gateway.http.get("/v1/models")

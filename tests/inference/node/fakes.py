@@ -18,6 +18,7 @@ from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
 from inference.node.tools import Tools
 from inference.node.weight_files import Staged
+from inference.services.engine_counters import Count
 from inference.services.node import Desired, ReferenceKey
 from inference.tokenising.bundle import TokeniserBundle
 from inference.tokenising.counter import PromptCounter
@@ -111,6 +112,7 @@ class FakeEngine(EngineClient):
         self.current = IDLE
         self.logprobs = [[-1.0, -2.0, -3.0]]
         self.answer = "Paris"
+        self.tally = None
         self.num_asked = 0
         self.num_warmed = 0
         self.counts_with: PromptCounter | None = None
@@ -153,6 +155,7 @@ class FakeLink:
         self.facts: dict[str, Any] = {}
         self.references: dict[ReferenceKey, list[list[float]]] = {}
         self.rows: list[Desired] = []
+        self.counts: list[Count] = []
         self.is_away = False
 
     def poll(self) -> list[Desired] | None:
@@ -181,6 +184,11 @@ class FakeLink:
 
     def newest_change_of(self, _replica_id: str) -> int:
         return 7
+
+    def count(self, count: Count) -> bool:
+        if not self.is_away:
+            self.counts.append(count)
+        return not self.is_away
 
     def beat(self, _machine_kind: str) -> None:
         pass

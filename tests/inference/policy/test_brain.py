@@ -9,6 +9,7 @@ import pytest
 from inference.policy.brain import Brain
 from inference.policy.brain_tunables import BrainTunables, ParkingTunables
 from inference.policy.decisions import (
+    NO_MODEL,
     Ask,
     Decision,
     Ending,
@@ -200,6 +201,23 @@ class TestComingAndGoing:
         assert cell.end(running.id) == []
         assert cell.brain.snapshot(0.0).pools == {}
         assert cell.brain.drop_pool("m", 0.0) == cell.brain.set_replicas("m", [], 0.0) == []
+
+    def test_asks_for_a_model_that_nobody_knows_count_as_requests_exactly_and_leave_nothing_behind(self) -> None:
+        cell = Cell(ReplicaSpec("a", 9))
+        cell.brain.set_terms(TenantTerms("acme", limits=(Limit(Scope(ScopeKind.TENANT, "acme"), LimitKind.REQUESTS, 3),)), 0.0)
+        granted = cell.ask()
+        assert isinstance(granted, Granted)
+        for _ in range(2):
+            refused = cell.ask(model=NO_MODEL)
+            assert isinstance(refused, Refused) and refused.reason is Reason.NO_REPLICA
+        for model in (NO_MODEL, "m"):
+            hit = cell.ask(model=model)
+            assert isinstance(hit, Refused) and hit.reason is Reason.LIMIT
+            assert hit.hit is not None and (hit.hit.used + hit.hit.reserved, hit.hit.asked) == (3, 1)
+        cell.brain.check_invariants(cell.now_s)
+        assert cell.brain.snapshot(cell.now_s).limits.open == 1  # the one that runs
+        cell.now_s = 61.0
+        assert isinstance(cell.ask(), Granted)
 
     def test_b132_targets_out_of_order_are_refused_and_change_nothing(self) -> None:
         cell = Cell(ReplicaSpec("a", 1))

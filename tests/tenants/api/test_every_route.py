@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from allauth.account.models import EmailAddress
 from django.test import Client
 from django.utils import timezone
 
@@ -92,7 +93,7 @@ def action_of(view: type[TenantView], method: str) -> Action | None:
 
 
 def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
-    open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "^.*$"}
+    open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "invitations/accept/", "^.*$"}
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
@@ -102,6 +103,38 @@ def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
             assert hasattr(view, method.lower()), (view, method)
         handlers = {name.upper() for name in view.http_method_names if hasattr(view, name)} - {"HEAD", "OPTIONS"}
         assert handlers == view.actions.keys(), view
+
+
+def test_an_invitation_is_accepted_by_the_person_it_was_sent_to_alone_and_never_by_a_key(cast: Cast) -> None:
+    """The one route of no tenant that changes one."""
+    invited, other = person("invited"), person("other")
+    for user in (invited, other):
+        EmailAddress.objects.create(user=user, email=user.email, verified=True, primary=True)
+    unverified = User.objects.create_user("unverified", "y@example.com")
+    EmailAddress.objects.create(user=unverified, email=invited.email, verified=False, primary=False)
+    token = invite(tenant=cast.tenant, email=invited.email, role="developer", actor="test", actor_role="owner").token
+    path = "invitations/accept/"
+    callers = {
+        Api(): (401, "not_authenticated"),
+        with_key(cast.tenant, *Scope, member=cast.people["owner"]): (403, "session_needed"),
+        Api(user=other): (403, "wrong_person"),
+        Api(user=unverified): (403, "wrong_person"),
+    }
+    before = everything()
+    for caller, (status, code) in callers.items():
+        answer = caller.post(path, {"token": token})
+        assert (answer.status_code, code_of(answer)) == (status, code)
+    for body, status in (({"token": "no such token"}, 404), ({}, 400), ({"token": 7, "role": "owner"}, 404)):
+        assert Api(user=invited).post(path, body).status_code == status
+    assert Api(user=invited).get(path).status_code == 405
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(invited)
+    assert client.post(f"/api/v1/{path}", {"token": token}, "application/json").status_code == 403
+    assert everything() == before
+    joined = Api(user=invited).post(path, {"token": token})
+    assert (joined.status_code, joined.json()) == (201, {"tenant": "acme", "role": "developer"})
+    assert Membership.objects.for_tenant(cast.tenant).get(user=invited).role == "developer"
+    assert Api(user=invited).post(path, {"token": token}).status_code == 404
 
 
 def test_nobody_is_told_to_authenticate(cast: Cast) -> None:
