@@ -55,6 +55,7 @@ urlpatterns = [
     path(T + "usage.csv", usage.export, name="usage_csv"),
     path(T + "requests/", requests.requests, name="requests"),
     path(T + "requests/<str:request_id>/", requests.request, name="request"),
+    path(T + "requests/<str:request_id>/cost/", requests.cost, name="request_cost"),
     path(T + "limits/", limits.limits, name="limits"),
     path(T + "members/", members.members, name="members"),
     path(T + "members/invite/", members.invite, name="members_invite"),
