@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 
 from billing.account_models import BillingAccount, ExchangeRate, TaxRate
+from billing.export_models import Export
+from billing.gpu_cost_models import GpuCost
 from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import MonthSpend, Price, UsageRecord
 from headway.admin_pages import AuditedAdmin
@@ -90,3 +92,16 @@ class PaymentAdmin(AuditedAdmin):
     list_display = ("reference", "provider", "invoice", "amount_minor", "paid_at", "actor")
     search_fields = ("reference", "invoice__number")
     ordering = ("-id",)
+
+
+@admin.register(GpuCost)
+class GpuCostAdmin(AuditedAdmin):
+    list_display = ("machine_kind", "model", "cost_micros", "effective_from")
+    ordering = ("machine_kind", "model", "-effective_from")
+
+
+@admin.register(Export)
+class ExportAdmin(AuditedAdmin):
+    list_display = ("created_at", "kind", "tenant_id", "asked_by", "state", "rows_done", "rows_total", "reason")
+    list_filter = ("state", "kind")
+    ordering = ("-created_at",)

@@ -5,7 +5,7 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 
 from django.db import models
 
-from billing import account_models, invoice_models  # noqa: F401  tables of this app that have modules of their own
+from billing import account_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  tables with modules of their own
 from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
@@ -240,6 +240,10 @@ class UsageSlot(models.Model):
     ttft_le_6400 = models.IntegerField()
     ttft_le_12800 = models.IntegerField()
     ttft_more = models.IntegerField()
+    # Of what reports hold against targets (usage_slots): exactly, whatever the buckets' bounds.
+    ttft_on_target = models.IntegerField(default=0)
+    gap_count = models.IntegerField(default=0, help_text="answers of two tokens or more: those with a gap between tokens")
+    gap_on_target = models.IntegerField(default=0)
 
     class Meta:
         abstract = True

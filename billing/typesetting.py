@@ -23,25 +23,26 @@ from billing.errors import DocumentFailed
 log = structlog.get_logger(__name__)
 
 TEMPLATE = Path(__file__).parent / "typst" / "invoice.typ"
+REPORT = Path(__file__).parent / "typst" / "report.typ"
 ACCESSIBLE: Any = "ua-1"
 _MISSING_GLYPH = re.compile(r'text `"(.)[^`]*` could not be displayed')
 _PROBE = b'#set document(title: "probe")\n#set text(font: "Libertinus Serif")\n#sys.inputs.text'
 
 
-def set_pdf(data: Mapping[str, Any], *, at: datetime) -> bytes:
+def set_pdf(data: Mapping[str, Any], *, at: datetime, template: Path = TEMPLATE) -> bytes:
     """A tagged PDF/UA-1. Raises DocumentFailed.
 
     Where a text has characters that no font has, they are boxes, and the document is tagged but not PDF/UA (which forbids it).
     """
     inputs = {"data": json.dumps(data, sort_keys=True)}
     try:
-        return _compiled(TEMPLATE, inputs, at, [ACCESSIBLE])
+        return _compiled(template, inputs, at, [ACCESSIBLE])
     except typst.TypstError as error:
         if not _MISSING_GLYPH.search(error.message):
             raise DocumentFailed(f"typst could not set {data.get('number')}: {error.message[:300]}") from error
         log.warning("document_lacks_glyphs", number=data.get("number"), reason=error.message[:200])
     try:
-        return _compiled(TEMPLATE, inputs, at, [])
+        return _compiled(template, inputs, at, [])
     except typst.TypstError as error:
         raise DocumentFailed(f"typst could not set {data.get('number')}: {error.message[:300]}") from error
 

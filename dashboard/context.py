@@ -24,6 +24,7 @@ NAVIGATION = (
         (
             ("usage", "Usage", "chart-column", "view_usage"),
             ("requests", "Requests", "list", "view_requests"),
+            ("exports", "Exports", "download", "view_requests"),
             ("limits", "Limits", "gauge", "view_limits"),
         ),
     ),

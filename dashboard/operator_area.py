@@ -5,14 +5,16 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 
 P = ParamSpec("P")
-View = Callable[Concatenate[HttpRequest, P], HttpResponse]
+View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_reports", "Reports", "chart-column"),
+    ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),
     ("operator_invoices", "Invoices", "receipt-text"),
     ("operator_close", "Close a month", "lock"),
@@ -24,11 +26,11 @@ def is_operator(user: Any) -> bool:
     return bool(user.is_authenticated and user.is_active and user.is_superuser)
 
 
-def operators_only(view: View[P]) -> Callable[..., HttpResponse]:
+def operators_only(view: View[P]) -> Callable[..., HttpResponseBase]:
     """Strangers log in; who is no operator is told that there is nothing."""
 
     @wraps(view)
-    def page(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def page(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path(), reverse("admin:login"))
         if not is_operator(request.user):

@@ -1,5 +1,8 @@
 """Which service carries out which kind of outbox entry."""
 
+from billing.services.export_work import LEASE_S as EXPORT_LEASE_S
+from billing.services.export_work import carry_on as carry_on_export
+from billing.services.exports import KIND as EXPORT
 from billing.services.invoices import KIND as INVOICE
 from billing.services.presenting import carry_out as present_document
 from tenants.services.webhook_delivery import deliver
@@ -11,5 +14,6 @@ from workers.services.outbox import Effect
 EFFECTS: dict[str, Effect] = {
     MAIL: mail_effect(),
     INVOICE: Effect(act=present_document, is_in_database=False, lease_s=120.0),
+    EXPORT: Effect(act=carry_on_export, is_in_database=False, lease_s=EXPORT_LEASE_S),
     WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),
 }

@@ -2,6 +2,7 @@
 
 from billing.services.balances import expire_grants, release_stale_holds
 from billing.services.closing import close_due
+from billing.services.exports import forget_old_exports
 from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
@@ -59,5 +60,6 @@ def reconcile_ledger() -> None:
 @app.task
 def forget_what_is_old() -> None:
     outbox.forget_done()
+    forget_old_exports()
     forget_old_deliveries()
     forget_old_claims()

@@ -16,7 +16,7 @@ from django.db.models import Count, DateTimeField, F, Func, IntegerField, Q, Que
 from django.db.models.functions import TruncDate
 
 from billing.models import TTFT_BOUNDS_MS, TTFT_BUCKETS, Adjustment, UsageDay, UsageHour, UsageQuarter, UsageRecord, UsageSlot
-from billing.services.usage_slots import HOUR_S, QUARTER_S, SUCCESSES, SUMS
+from billing.services.usage_slots import GAP_TARGET_MS, HOUR_S, ON_TARGET, QUARTER_S, SUCCESSES, SUMS, TTFT_TARGET_MS
 from headway.errors import InvalidInput
 from headway.months import UTC_NAME, day_start, midnight, zone_named
 from tenants.selectors import time_zones
@@ -46,7 +46,7 @@ class UsageBucket:
     sums: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        shown = {name: self.sums[name] for name in SUMS if name not in {*TTFT_BUCKETS, "ttft_ms_sum"}}
+        shown = {name: self.sums[name] for name in SUMS if name not in {*TTFT_BUCKETS, *ON_TARGET, "ttft_ms_sum"}}
         return {"starts_at": self.starts_at, "group": self.group, **shown, **ttft_of(self.sums)}
 
 
@@ -122,6 +122,10 @@ def _minutes(tenant_id: UUID, query: UsageQuery) -> list[UsageBucket]:
     for name, lower, upper in zip(TTFT_BUCKETS, bounds, (*TTFT_BOUNDS_MS, None), strict=True):
         inside = Q(ttft_ms__gt=lower) & (Q(ttft_ms__lte=upper) if upper is not None else Q())
         sums[name] = Count("id", filter=inside)
+    has_gap = Q(ttft_ms__isnull=False, completion_tokens__gt=1)
+    is_met = Q(total_ms__lt=F("ttft_ms") + (F("completion_tokens") - 1) * GAP_TARGET_MS)
+    sums["ttft_on_target"] = Count("id", filter=Q(ttft_ms__lte=TTFT_TARGET_MS))
+    sums |= {"gap_count": Count("id", filter=has_gap), "gap_on_target": Count("id", filter=has_gap & is_met)}
     adjusted = Adjustment.objects.filter(tenant_id=tenant_id, usage_at__gte=query.starts_at, usage_at__lt=query.ends_at)
     amounts = {"amount_picos": Sum("amount_picos")}
     return _together(

@@ -19,6 +19,12 @@ HOUR_S = 3600
 SUCCESSES = frozenset({"done", "client_gone_after_first_token", "client_gone_before_first_token"})
 """Everything else is an error: of ours, of an engine, or of the request."""
 
+TTFT_TARGET_MS = 500
+"""Met when the first token came within it."""
+GAP_TARGET_MS = 50
+"""Met when the tokens after the first came less than so far apart, on average over the answer."""
+ON_TARGET = ("ttft_on_target", "gap_count", "gap_on_target")
+
 SUMS = (
     "requests",
     "errors",
@@ -29,9 +35,10 @@ SUMS = (
     "ttft_count",
     "ttft_ms_sum",
     *TTFT_BUCKETS,
+    *ON_TARGET,
 )
 _GROUPED = ("tenant_id", "key_id", "member_id", "model", "version", "tier", "ended_at", "end_state", "amount_picos", "ttft_ms")
-FIELDS = (*_GROUPED, "prompt_tokens", "cached_tokens", "completion_tokens")
+FIELDS = (*_GROUPED, "prompt_tokens", "cached_tokens", "completion_tokens", "total_ms")
 """Of a usage record: what is needed to add it."""
 
 
@@ -142,4 +149,8 @@ def _numbers_of(record: Mapping[str, Any]) -> dict[str, int]:
     }
     if ttft_ms is not None:
         numbers |= {"ttft_count": 1, "ttft_ms_sum": ttft_ms, bucket_of(ttft_ms): 1}
+        numbers["ttft_on_target"] = int(ttft_ms <= TTFT_TARGET_MS)
+        gaps = record["completion_tokens"] - 1
+        if gaps > 0:
+            numbers |= {"gap_count": 1, "gap_on_target": int(record["total_ms"] - ttft_ms < GAP_TARGET_MS * gaps)}
     return numbers

@@ -9,6 +9,7 @@ weights/          staged model weights
 tokenisers/       what prompts are counted with, by digest
 node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
 logs/             one file a process, rotated
+exports/          large files that were asked for, for a week
 run/              sockets and locks
 """
 

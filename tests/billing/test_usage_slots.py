@@ -64,6 +64,10 @@ def from_ledger(start_of: Callable[[datetime, str], float]) -> dict[Any, dict[st
             into["ttft_count"] += 1
             into["ttft_ms_sum"] += record.ttft_ms
             into[bucket_of(record.ttft_ms)] += 1
+            into["ttft_on_target"] += record.ttft_ms <= 500
+            if record.completion_tokens >= 2:
+                into["gap_count"] += 1
+                into["gap_on_target"] += (record.total_ms - record.ttft_ms) / (record.completion_tokens - 1) < 50
     for adjustment in Adjustment.objects.all():
         into = sums[_group(adjustment, start_of(adjustment.usage_at, str(adjustment.tenant_id)))]
         into["amount_picos"] += adjustment.amount_picos
@@ -123,7 +127,8 @@ drafts = st.builds(
     prompt_tokens=st.integers(0, 50),
     cached_tokens=st.integers(0, 9),
     completion_tokens=st.integers(0, 50),
-    ttft_ms=st.sampled_from([None, 0, 50, 51, 12_800, 99_999]),
+    ttft_ms=st.sampled_from([None, 0, 50, 51, 500, 501, 12_800, 99_999]),
+    total_ms=st.sampled_from([0, 100, 549, 550, 1_000, 13_000]),
     amount_picos=st.sampled_from([None, 0, 17]),
 )
 

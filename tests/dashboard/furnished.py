@@ -64,6 +64,7 @@ class Furnished:
             f"{t}/requests/",
             f"{t}/requests/?ended=failed&model={MODELS[0]}",
             f"{t}/requests/?q=req_nothing",
+            f"{t}/exports/",
             f"{t}/requests/{REQUEST_ID}/",
             f"{t}/limits/",
             f"{t}/members/",

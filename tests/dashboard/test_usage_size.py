@@ -8,6 +8,7 @@ from django.db import connection
 from django.test import Client
 
 from billing.models import TTFT_BUCKETS, UsageDay, UsageHour
+from billing.services.usage_slots import ON_TARGET
 from tenants.models import Tenant
 from tests.tenants.cast import full_tenant
 
@@ -27,7 +28,7 @@ def fill(tenant: Tenant, num_keys: int, requests: int) -> None:
                 f"""INSERT INTO {table._meta.db_table} ({", ".join(names)})
                 SELECT %s, %s::timestamptz + n * interval '{step}', 'key' || k, 7, 'm' || m, 'v1',
                 CASE t WHEN 0 THEN 'standard' ELSE 'batch' END, %s::timestamptz, {each}, 0, 100, 10, 50, 70000000, {each}, 800,
-                {", ".join("1" for _ in TTFT_BUCKETS)}
+                {", ".join("1" for _ in (*TTFT_BUCKETS, *ON_TARGET))}
                 FROM generate_series(0, {count - 1}) n, generate_series(1, {num_keys}) k, generate_series(1, 3) m,
                 generate_series(0, 1) t""",
                 [str(tenant.id), first, first],

@@ -1,0 +1,170 @@
+"""Large files: asked for here, made by workers (export_work), kept for a week in HEADWAY_HOME/exports, then removed."""
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from billing.export_models import Export, ExportKind, ExportState
+from billing.services.export_rows import LedgerOfMonth, RequestsOfTenant, Source
+from headway.errors import Conflict, InvalidInput, NotFound
+from headway.months import midnight, zone_named
+from tenants.selectors import tenant_with_id
+from tenants.services.audit import record_audit
+from workers.services import outbox
+
+log = structlog.get_logger(__name__)
+
+KIND = "export"
+KEPT = timedelta(days=7)
+ROW_KEPT = timedelta(days=90)
+"""Of what is on record about a file that was removed."""
+MAX_AT_ONCE = 3
+"""Of a tenant, and of the operators."""
+MAX_DAYS = 400
+PIECE_BYTES = 1 << 16
+OPERATORS_PATH = "/operator/exports/"
+TENANTS_PATH = "/t/{tenant}/exports/"
+"""Of the pages that mails lead to."""
+_MONTH = re.compile(r"2\d{3}-(0[1-9]|1[0-2])", re.ASCII)
+
+
+def export_ledger(*, month: str, actor: str, email: str, now: datetime | None = None) -> Export:
+    """All tenants' records and adjustments of a billing month. Raises InvalidInput, Conflict."""
+    if not _MONTH.fullmatch(month):
+        raise InvalidInput(f"a month is written YYYY-MM: {month[:20]!r}", param="month")
+    return _ask(ExportKind.LEDGER, {"month": month}, None, actor, email, now or timezone.now())
+
+
+def export_requests(
+    *,
+    tenant: Any,
+    first: date,
+    last: date,
+    actor: str,
+    email: str,
+    model: str = "",
+    key: str = "",
+    now: datetime | None = None,
+) -> Export:
+    """A tenant's requests of whole days in its zone, `last` among them. Raises InvalidInput, Conflict."""
+    now = now or timezone.now()
+    if not timedelta(0) <= last - first < timedelta(days=MAX_DAYS):
+        raise InvalidInput(f"the last day must not lie before the first, and a file holds at most {MAX_DAYS} days", param="to")
+    if first.year < 2000 or last.year > 2999:
+        raise InvalidInput("days lie between 2000 and 2999", param="from")
+    zone = tenant.time_zone if zone_named(tenant.time_zone) else "UTC"
+    ends_at = min(midnight(last + timedelta(days=1), zone), now)
+    starts_at = min(midnight(first, zone), ends_at)
+    asked = {"starts_at": starts_at.isoformat(), "ends_at": ends_at.isoformat(), "zone": zone, "model": model, "key": key}
+    asked |= {"first": first.isoformat(), "last": last.isoformat()}
+    return _ask(ExportKind.REQUESTS, asked, tenant, actor, email, now)
+
+
+def _ask(kind: ExportKind, asked: dict[str, Any], tenant: Any, actor: str, email: str, now: datetime) -> Export:
+    tenant_id = tenant.id if tenant is not None else None
+    with transaction.atomic():
+        open_states = (ExportState.ASKED, ExportState.RUNNING)
+        if Export.objects.filter(tenant_id=tenant_id, state__in=open_states).count() >= MAX_AT_ONCE:
+            raise Conflict(f"{MAX_AT_ONCE} files are being made already: wait until one is ready")
+        export = Export.objects.create(
+            kind=kind,
+            tenant_id=tenant_id,
+            asked=asked,
+            asked_by=actor[:200],
+            email=email,
+            created_at=now,
+            expires_at=now + KEPT,
+        )
+        record_audit(actor=actor, action="export.ask", target=str(export.id), tenant=tenant, after={"kind": kind, **asked})
+        outbox.put(kind=KIND, ids={"export": str(export.id)})
+    return export
+
+
+def exports_of(tenant_id: UUID | None) -> QuerySet[Export]:
+    """Newest first. None: the operators'."""
+    return Export.objects.filter(tenant_id=tenant_id).order_by("-created_at", "id")
+
+
+def finished_export(export_id: UUID, *, tenant_id: UUID | None) -> Export:
+    """One whose file is there. Raises NotFound, for those of others too."""
+    export = Export.objects.filter(id=export_id, tenant_id=tenant_id, state=ExportState.READY).first()
+    if export is None or not file_of(export).exists():
+        raise NotFound("there is no such file; those older than a week are removed")
+    return export
+
+
+def pieces_of(export: Export) -> Iterator[bytes]:
+    """Of its file. It is opened at once: a file that is removed meanwhile is sent to its end."""
+    file = file_of(export).open("rb")
+
+    def pieces() -> Iterator[bytes]:
+        with file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+    return pieces()
+
+
+def name_of(export: Export) -> str:
+    """Of the file as it is downloaded."""
+    asked = export.asked
+    what = asked["month"] if export.kind == ExportKind.LEDGER else f"{asked['first']}-{asked['last']}"
+    return f"headway-{export.kind}-{what}.csv"
+
+
+def page_of(export: Export) -> str:
+    """The path of the page that shows it."""
+    if export.tenant_id is None:
+        return OPERATORS_PATH
+    tenant = tenant_with_id(export.tenant_id)
+    return TENANTS_PATH.format(tenant=tenant.name if tenant else export.tenant_id)
+
+
+def source_of(export: Export) -> Source:
+    if export.kind == ExportKind.LEDGER:
+        return LedgerOfMonth(export.asked)
+    assert export.tenant_id is not None, "requests are a tenant's"
+    return RequestsOfTenant(export.tenant_id, export.asked)
+
+
+def file_of(export: Export) -> Path:
+    return folder() / f"{export.id}.csv"
+
+
+def part_of(export: Export) -> Path:
+    """While it is being written."""
+    return folder() / f"{export.id}.part"
+
+
+def folder() -> Path:
+    path: Path = settings.HOME.folder("exports")
+    return path
+
+
+def forget_old_exports(now: datetime | None = None) -> int:
+    """Remove the files of those that are over, and what nobody knows. Returns how many exports that were."""
+    now = now or timezone.now()
+    over = Export.objects.filter(state__in=(ExportState.READY, ExportState.FAILED), expires_at__lte=now)
+    number = 0
+    for export in over:
+        if Export.objects.filter(id=export.id, state=export.state).update(state=ExportState.EXPIRED):
+            number += 1
+            file_of(export).unlink(missing_ok=True)
+            part_of(export).unlink(missing_ok=True)
+    Export.objects.filter(state=ExportState.EXPIRED, expires_at__lt=now - ROW_KEPT).delete()
+    paths = list(folder().iterdir())  # before the rows: a file that is begun now has one
+    kept = {str(each) for each in Export.objects.exclude(state=ExportState.EXPIRED).values_list("id", flat=True)}
+    for path in paths:
+        if path.stem not in kept:
+            log.info("export_file_of_nobody_removed", name=path.name)
+            path.unlink(missing_ok=True)
+    return number
