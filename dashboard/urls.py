@@ -56,6 +56,7 @@ urlpatterns = [
     path(T + "usage.csv", usage.export, name="usage_csv"),
     path(T + "requests/", requests.requests, name="requests"),
     path(T + "requests/<str:request_id>/", requests.request, name="request"),
+    path(T + "requests/<str:request_id>/cost/", requests.cost, name="request_cost"),
     path(T + "exports/", exports.exports, name="exports"),
     path(T + "exports/new/", exports.new, name="exports_new"),
     path(T + "exports/<uuid:export_id>/file/", exports.download, name="exports_file"),

@@ -15,6 +15,7 @@ from billing.services.invoices import invoice_numbered, write_off_invoice
 from billing.services.payments import mark_paid
 from dashboard.confirming import is_confirmed
 from dashboard.invoice_pages import invoice_page
+from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.operator_forms import CreditNoteForm, PaymentForm
 from dashboard.operator_invoices import close_page, operator_invoices
@@ -72,7 +73,7 @@ def credit(request: HttpRequest, number: str) -> HttpResponse:
     if not form.amounts():
         messages.error(request, "Nothing was changed: give an amount of at least one line")
     elif is_confirmed(request, number):
-        with telling(request, f"Part of {number} is taken back by a credit note"):
+        with telling(request, f"Part of {number} is taken back by a credit note"), once(request):
             reason = form.cleaned_data["reason"]
             issue_credit_note(number=number, reason=reason, amounts=form.amounts(), actor=actor_of(request))
     return redirect("operator_invoice", number)

@@ -8,6 +8,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from billing.services.prices import set_price
 from dashboard.confirming import is_confirmed
 from dashboard.form_errors import tell
+from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.operator_forms import PriceForm
 from dashboard.operator_prices import Preview, preview_price, price_list
@@ -32,7 +33,8 @@ def new(request: HttpRequest) -> HttpResponse:
             preview = preview_price(asked)
             if "confirm" in request.POST and is_confirmed(request, asked["model"]):
                 is_meant = bool(request.POST.get("is_meant"))
-                price = set_price(**asked, is_confirmed=is_meant, actor=actor_of(request))
+                with once(request):
+                    price = set_price(**asked, is_confirmed=is_meant, actor=actor_of(request))
                 messages.success(request, f"Version {price.version} of {price.model}: gateways know within a second")
                 return redirect("operator_prices")
         except HeadwayError as error:

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET, require_POST
 from billing.services.balances import grant_credit
 from dashboard.confirming import is_confirmed
 from dashboard.form_errors import tell
+from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.operator_forms import GrantForm
 from dashboard.operator_tenants import tenant_list, tenant_page
@@ -71,15 +72,16 @@ def grant(request: HttpRequest, tenant: str) -> HttpResponse:
     if form.is_valid():
         asked = form.cleaned_data
         try:
-            grant_credit(
-                tenant_id=found.id,
-                amount_micros=asked["amount_micros"],
-                kind=asked["kind"],
-                reason=asked["reason"],
-                reference=asked["reference"],
-                expires_at=form.expires_at(),
-                actor=actor_of(request),
-            )
+            with once(request):
+                grant_credit(
+                    tenant_id=found.id,
+                    amount_micros=asked["amount_micros"],
+                    kind=asked["kind"],
+                    reason=asked["reason"],
+                    reference=asked["reference"],
+                    expires_at=form.expires_at(),
+                    actor=actor_of(request),
+                )
             messages.success(request, f"{found.name} may use it at once")
             return redirect("operator_tenant", found.name)
         except HeadwayError as error:

@@ -2,7 +2,7 @@
 
 import time
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
@@ -10,6 +10,7 @@ from billing.selectors import usage_of_request
 from dashboard.api_address import api_url
 from dashboard.request_log import curl_of, is_request_id, names_of_keys, opened_at_s, pace_of, phases_of, request_log
 from dashboard.seats import Seat, seated
+from dashboard.templatetags.dashboard import usd_of_picos
 from tenants.access import Action
 from tenants.selectors import keys_of_tenant
 
@@ -38,3 +39,13 @@ def request(request: HttpRequest, seat: Seat, request_id: str) -> HttpResponse:
         "curl": curl_of(record, api_url()),
     }
     return render(request, "dashboard/request.html", {"record": record, **shown})
+
+
+@require_GET
+@seated(Action.VIEW_REQUESTS)
+def cost(request: HttpRequest, seat: Seat, request_id: str) -> HttpResponse:
+    """Of a receipt, as the playground shows it; null until there is one."""
+    if not is_request_id(request_id):
+        raise Http404("this is no id of a request")
+    record = usage_of_request(seat.tenant.id, request_id)
+    return JsonResponse({"cost": None if record is None else usd_of_picos(record["amount_picos"])})

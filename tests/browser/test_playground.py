@@ -1,5 +1,6 @@
 """The playground beside its first run: Stop, edit, regenerate, parameters, code, and errors that lose nothing."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -35,6 +36,17 @@ def test_escape_stops_the_engine_and_keeps_what_came(site: Site, tenant: str, op
     expect(page.locator(".turn-facts")).to_contain_text("stopped by you")
     expect(page.locator(".turn-assistant .turn-text")).to_contain_text("0 1 2")
     expect(page.get_by_role("button", name="Run")).to_be_visible()
+
+
+def test_a_run_says_what_it_cost_by_its_receipt(site: Site, tenant: str, open_browser: Callable[..., Person]) -> None:
+    page = open_browser("player").page
+    page.goto(f"/t/{tenant}/playground/")
+    ask(page, "first")
+    facts = page.locator(".turn-facts")
+    expect(facts).to_contain_text(re.compile(r"Cost(\$\d|–)"), timeout=20_000)
+    cost = facts.locator("div", has_text="Cost").locator("dd").inner_text()
+    facts.get_by_role("link", name="receipt").click()
+    expect(page.locator(".facts div", has_text="Cost").locator("dd")).to_have_text(cost)
 
 
 def test_edit_regenerate_parameters_and_code(site: Site, tenant: str, open_browser: Callable[..., Person]) -> None:

@@ -16,7 +16,7 @@ from billing.services.rates import set_exchange_rate
 from dashboard import paging
 from headway.dates import day_named
 from tenants.models import AuditEntry, Plan
-from tests.dashboard.furnished import Furnished, furnish
+from tests.dashboard.furnished import REQUEST_ID, Furnished, furnish
 from tests.tenants.cast import full_tenant, person, tenant_with
 
 pytestmark = pytest.mark.django_db
@@ -113,6 +113,17 @@ def test_requests_of_a_line_are_paged_and_add_up_to_it(acme: Furnished, monkeypa
     for text in (page, client.get(address + older[1]).content.decode()):
         seen += re.findall(r"req_[0-9a-f]{24}", text)
     assert len(seen) == len(set(seen)) == 3, "the billing role is told ids, and no links to receipts"
+
+
+def test_what_a_run_cost_is_what_its_receipt_says(acme: Furnished) -> None:
+    client, address = client_of(acme), f"/t/acme/requests/{REQUEST_ID}/"
+    cost = client.get(f"{address}cost/").json()["cost"]
+    assert re.match(r"\$0\.\d{4}", cost) and f"<dd>{cost}</dd>" in client.get(address).content.decode()
+    assert client.get(f"/t/acme/requests/req_{'b' * 24}/cost/").json() == {"cost": None}
+    _, people = full_tenant("globex")
+    other = Client()
+    other.force_login(people["owner"])
+    assert other.get(f"/t/globex/requests/{REQUEST_ID}/cost/").json() == {"cost": None}
 
 
 def test_pdf_csv_and_all_of_them_as_a_zip(acme: Furnished) -> None:

@@ -13,6 +13,7 @@ from billing.account_models import BillingAccount
 from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import Grant, Price
 from billing.services.ledger import record_usage
+from dashboard.services.form_claims import FIELD, new_nonce
 from tenants.models import AuditEntry, User
 from tenants.services.members import ensure_operator
 from tests.billing.issued import issued
@@ -62,6 +63,11 @@ def pages(acme: Furnished) -> list[str]:
 
 def text_of(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", response.content.decode()))
+
+
+def fresh(posted: dict[str, str]) -> dict[str, str]:
+    """As from a form that was drawn for it."""
+    return {**posted, FIELD: new_nonce()}
 
 
 def last_action() -> tuple[str, str]:
@@ -124,9 +130,9 @@ def test_a_price_is_tried_on_last_month_and_set_when_its_model_is_typed(acme: Fu
     assert Price.objects.count() == before
     text = text_of(shown)
     assert "Nothing is changed yet" in text and re.search(r"Input \$2\.00 \$4\.00", text)
-    client.post("/operator/prices/new/", {**PRICE, "confirm": "wrong"})
+    client.post("/operator/prices/new/", {**fresh(PRICE), "confirm": "wrong"})
     assert Price.objects.count() == before
-    assert client.post("/operator/prices/new/", {**PRICE, "confirm": MODELS[0]}).status_code == 302
+    assert client.post("/operator/prices/new/", {**fresh(PRICE), "confirm": MODELS[0]}).status_code == 302
     price = Price.objects.latest("id")
     assert (price.model, price.input_micros, price.cached_micros, price.output_micros) == (
         MODELS[0],
@@ -141,12 +147,12 @@ def test_a_price_with_its_unit_mistaken_is_told_and_must_be_meant(acme: Furnishe
     before = Price.objects.count()
     per_token = {**PRICE, "input_micros": "0.000004", "cached_micros": "", "output_micros": "0.000006"}
     assert "a hundred times off" in text_of(client.post("/operator/prices/new/", per_token))
-    refused = client.post("/operator/prices/new/", {**per_token, "confirm": MODELS[0]})
+    refused = client.post("/operator/prices/new/", {**fresh(per_token), "confirm": MODELS[0]})
     assert "look at the unit" in text_of(refused)
     for wrong in ({"cached_micros": "9"}, {"input_micros": "-1"}, {"model": "none"}, {"output_micros": "99999"}):
-        assert client.post("/operator/prices/new/", {**PRICE, **wrong, "confirm": MODELS[0]}).status_code == 200
+        assert client.post("/operator/prices/new/", {**fresh(PRICE), **wrong, "confirm": MODELS[0]}).status_code == 200
     assert Price.objects.count() == before
-    client.post("/operator/prices/new/", {**per_token, "confirm": MODELS[0], "is_meant": "yes"})
+    client.post("/operator/prices/new/", {**fresh(per_token), "confirm": MODELS[0], "is_meant": "yes"})
     assert Price.objects.count() == before + 1
 
 
@@ -168,10 +174,12 @@ def test_lines_and_then_the_rest_are_taken_back_when_the_number_is_typed(acme: F
     number = acme.invoice.number
     address, before = f"/operator/invoices/{number}/", acme.invoice.credited_minor
     for posted in ({"reason": "x", "line_2": "0.50"}, {"reason": "x", "line_2": "99", "confirm": number}, {"confirm": number}):
-        client.post(f"{address}credit/", posted)
+        client.post(f"{address}credit/", fresh(posted))
         client.post(f"{address}void/", {"reason": "x", "confirm": "INV"})
         assert Invoice.objects.get(pk=acme.invoice.pk).credited_minor == before, posted
-    client.post(f"{address}credit/", {"reason": "slow", "line_2": "0.50", "line_1": "", "confirm": number})
+    sent = fresh({"reason": "slow", "line_2": "0.50", "line_1": "", "confirm": number})
+    for _ in range(2):
+        client.post(f"{address}credit/", sent)
     assert Invoice.objects.get(pk=acme.invoice.pk).credited_minor == before + 50
     client.post(f"{address}void/", {"reason": "wrong customer", "confirm": number})
     assert Invoice.objects.get(pk=acme.invoice.pk).state == "void"
@@ -190,11 +198,17 @@ def test_an_invoice_is_written_off_when_its_number_is_typed(acme: Furnished, cli
 def test_credit_is_granted_once_for_a_reference(acme: Furnished, client: Client) -> None:
     before = Grant.objects.count()
     granted = {"amount_micros": "12.5", "kind": "prepaid", "reason": "transfer", "reference": "BANK-1", "expires_on": ""}
-    assert "must lie ahead" in text_of(client.post("/operator/tenants/acme/grant/", {**granted, "expires_on": "2020-01-01"}))
-    assert client.post("/operator/tenants/acme/grant/", {**granted, "amount_micros": "0"}).status_code == 200
+    assert "must lie ahead" in text_of(
+        client.post("/operator/tenants/acme/grant/", {**fresh(granted), "expires_on": "2020-01-01"})
+    )
+    assert client.post("/operator/tenants/acme/grant/", {**fresh(granted), "amount_micros": "0"}).status_code == 200
     for _ in range(2):
-        assert client.post("/operator/tenants/acme/grant/", granted).status_code == 302
+        assert client.post("/operator/tenants/acme/grant/", fresh(granted)).status_code == 302
     assert Grant.objects.count() == before + 1
+    sent = fresh({**granted, "reference": ""})
+    assert client.post("/operator/tenants/acme/grant/", sent).status_code == 302
+    assert "sent already" in text_of(client.post("/operator/tenants/acme/grant/", sent))
+    assert Grant.objects.count() == before + 2
     assert last_action() == ("balance.grant", "operator:operator")
     assert "$12.50" in text_of(client.get("/operator/tenants/acme/"))
 

