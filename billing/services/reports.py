@@ -5,10 +5,10 @@ its statements. Revenue is what records and adjustments come to, less discounts,
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db.models import Sum
@@ -26,6 +26,7 @@ GRANULARITIES = ("day", "month")
 DIMENSIONS = {"tenant": "tenant_id", "model": "model", "version": "version", "tier": "tier"}
 SUMS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "amount_picos", "ttft_count", *ON_TARGET)
 MAX_DAYS = 800
+_Key = TypeVar("_Key", bound=Hashable)
 _FARTHEST = timedelta(hours=15)
 """No calendar is further from UTC's."""
 
@@ -60,20 +61,20 @@ class Report:
     """By bucket and group; those in which something happened."""
 
     def total(self) -> Counter[str]:
-        return _added(row.sums for row in self.rows)
+        return self.regrouped(()).by_group().get((), Counter())
 
     def regrouped(self, group_by: tuple[str, ...]) -> "Report":
         """The same by fewer of the dimensions it is grouped by."""
         places = [self.query.group_by.index(name) for name in group_by]
         sums: dict[tuple[date, tuple[str, ...]], Counter[str]] = {}
         for row in self.rows:
-            _add(sums.setdefault((row.bucket, tuple(row.group[place] for place in places)), Counter()), row.sums)
+            _add(sums, (row.bucket, tuple(row.group[place] for place in places)), row.sums)
         return Report(replace(self.query, group_by=group_by), [ReportRow(*key, sums[key]) for key in sorted(sums)])
 
     def by_group(self) -> dict[tuple[str, ...], Counter[str]]:
         found: dict[tuple[str, ...], Counter[str]] = {}
         for row in self.rows:
-            _add(found.setdefault(row.group, Counter()), row.sums)
+            _add(found, row.group, row.sums)
         return found
 
 
@@ -98,7 +99,7 @@ def report(query: ReportQuery) -> Report:
     sums: dict[tuple[date, tuple[str, ...]], Counter[str]] = {}
     for day, group, numbers in _own_days(query) if query.time_zone == OWN else _days(query):
         bucket = day if query.granularity == "day" else day.replace(day=1)
-        _add(sums.setdefault((bucket, group), Counter()), numbers)
+        _add(sums, (bucket, group), numbers)
     return Report(query, [ReportRow(*key, sums[key]) for key in sorted(sums)])
 
 
@@ -166,13 +167,10 @@ def _numbers(row: dict[str, Any]) -> dict[str, int]:
     return {name: int(row[f"sum_{name}"] or 0) for name in SUMS}
 
 
-def _add(into: Counter[str], numbers: dict[str, int]) -> None:
+def _add(sums: dict[_Key, Counter[str]], key: _Key, numbers: Mapping[str, int]) -> None:
+    into = sums.get(key)
+    if into is None:
+        sums[key] = Counter(numbers)
+        return
     for name, number in numbers.items():
         into[name] += number
-
-
-def _added(some: Iterable[Counter[str]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for each in some:
-        _add(total, each)
-    return total
