@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -65,6 +66,20 @@ def all_is_explained(service: Service) -> dict[str, Any]:
     return found
 
 
+def settled(service: Service, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same once every engine that lives was counted well after the last of all requests had ended."""
+    found: dict[str, Any] = {}
+    after = max(datetime.fromisoformat(record["ended_at"]) for record in records) + timedelta(seconds=3)
+
+    def is_counted_after() -> bool:
+        found.update(all_is_explained(service))
+        counted = {each["replica"]: datetime.fromisoformat(each["counted_at"]) for each in found["findings"]}
+        return all(at > after for at in counted.values())
+
+    eventually(is_counted_after, within_s=180, what="a count after all requests")
+    return found
+
+
 def change(service: Service, request_id: str, completion_tokens: int) -> None:
     service.installation.manage(
         "shell",
@@ -119,7 +134,7 @@ def leave(service: Service, *, after_events: int, is_streamed: bool = True) -> N
 
 def test_what_engines_count_is_what_the_ledger_explains_and_a_changed_record_is_found(service: Service) -> None:
     records = work(service, 0)
-    found = all_is_explained(service)
+    found = settled(service, records)
     answered = sum(each["causes"]["answered"]["low_completion_tokens"] for each in found["findings"])
     assert answered == sum(record["completion_tokens"] for record in records)
     assert any(record["cached_tokens"] for record in records), "the engine's total has cached tokens in it, too"
@@ -145,7 +160,7 @@ def test_an_answer_that_went_on_at_another_engine_is_explained_on_both(service: 
     assert other["prompt_tokens"] == other["max_prompt_tokens"]
     service.wait_for_two()
     records = work(service, num_before + 1)
-    found = all_is_explained(service)
+    found = settled(service, records)
     epochs = sorted(each["replica_epoch"] for each in found["findings"] if each["replica"] == dead["replica"])
     assert epochs == [1, 2], "both lives of the killed engine are compared"
     survivor = next(each for each in found["findings"] if each["replica"] == other["replica"])
