@@ -13,6 +13,7 @@ from billing.services.usage_series import aligned, usage_series
 from dashboard.request_log import names_of_keys
 from dashboard.usage_query import UsageQuery, usage_query
 from headway.errors import InvalidInput
+from headway.money import picos_to_usd
 from tenants.selectors import keys_of_tenant
 
 MAX_ROWS = 200_000
@@ -37,6 +38,7 @@ _FIELDS = (
     "total_ms",
     "attempts",
     "usage_source",
+    "amount_picos",
 )
 _NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens", "end_state": "ended"}
 
@@ -45,7 +47,7 @@ def head(query: UsageQuery) -> list[str]:
     """Times are those of the zone, with their offset."""
     names = [_NAMES.get(name, name) for name in _FIELDS]
     names[0], names[1] = f"ended_at ({query.zone_name})", f"started_at ({query.zone_name})"
-    return [*names, "key_name"]
+    return [*names[:-1], "amount_usd", "key_name"]
 
 
 def num_requests(tenant: Any, query: UsageQuery) -> int:
@@ -78,9 +80,9 @@ def _rows(tenant: Any, query: UsageQuery) -> Iterator[list[Any]]:
     rows = requests_of_tenant(tenant.id, starts_at=query.start, ends_at=query.end, **named).order_by("ended_at", "id")
     last: tuple[datetime, int] | None = None
     while found := list(_after(rows, last).values_list(*_FIELDS, "id")[:ROWS_A_READ]):
-        for ended_at, started_at, *values, _ in found:
+        for ended_at, started_at, *values, picos, _ in found:
             times = [at.astimezone(query.zone).isoformat() for at in (ended_at, started_at)]
-            yield [*times, *values, key_names.get(values[3], "")]
+            yield [*times, *values, "" if picos is None else picos_to_usd(picos), key_names.get(values[3], "")]
         last = (found[-1][0], found[-1][-1])
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from dashboard.request_file import ROWS_A_READ
 from dashboard.services.saved_views import MAX_VIEWS
 from dashboard.streaming import ROWS_A_PIECE
 from dashboard.usage_page import usage_page
+from headway.money import PICOS_A_USD
 from tenants.models import Tenant
 from tenants.services.keys import revoke_api_key
 from tests.dashboard.furnished import MODELS, Furnished, furnish
@@ -132,7 +134,12 @@ def test_the_file_has_as_many_rows_as_the_page_said(acme: Furnished) -> None:
         rows = rows_of(client.get(f"/t/acme/requests.csv?{query}").getvalue())
         assert f"({len(rows)} row" in page, query
         assert rows
-    assert rows_of(client.get("/t/acme/requests.csv?range=30d").getvalue())[-1]["key_name"]
+    rows = rows_of(client.get("/t/acme/requests.csv?range=30d").getvalue())
+    assert rows[-1]["key_name"]
+    amounts = dict(UsageRecord.objects.values_list("request_id", "amount_picos"))
+    costs = {row["request_id"]: Decimal(row["amount_usd"] or 0) * PICOS_A_USD for row in rows}
+    assert costs == {request_id: amounts[request_id] or 0 for request_id in costs}
+    assert sum(costs.values()) > 0
 
 
 def record(tenant: Tenant, ended_at: datetime, number: int) -> None:
