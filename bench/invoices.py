@@ -173,7 +173,7 @@ def make_record(
     sums.update(picos=picos, input=billed[0], cached_input=billed[1], output=billed[2])
     ended_at = datetime.fromtimestamp(ended_s, UTC)
     blank = dict.fromkeys(("version", "pool", "replica", "finish_reason", "route_reason"), "")
-    zero = dict.fromkeys(("queue_ms", "total_ms", "resumes", "parks", "journal_sequence"), 0)
+    zero = dict.fromkeys(("queue_ms", "total_ms", "resumes", "parks", "journal_sequence", "replica_epoch"), 0)
     return blank | zero | {
         "request_id": f"req-{n}",
         "tenant_id": customer.tenant_id,
