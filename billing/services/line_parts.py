@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from billing.invoice_models import LineKind, StatementLine, TokenKind
-from billing.models import Adjustment, Price, UsageRecord
-from billing.services.month_sums import FORMER_UNIT_PICOS
-from billing.services.rating import WHOLE
-from billing.services.statement_lines import UnitPrice, net_picos
+from billing.models import Adjustment, UsageRecord
+from billing.services.month_sums import FORMER_UNIT_PICOS, prices_of
+from billing.services.rating import WHOLE, UnitPrice
+from billing.services.statement_lines import unit_picos
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def parts_of_line(line: StatementLine, records: Iterable[UsageRecord]) -> Iterat
             tokens = _tokens(record)[TokenKind(line.token_kind)]
             yield LinePart(record, tokens, tokens * line.unit_picos)
     elif line.kind in (LineKind.DISCOUNT, LineKind.ROUNDING):
-        prices = _prices(records)
+        prices = prices_of(records)
         for record in records:
             listed, net = _listed_and_net(record, prices)
             yield LinePart(record, None, net - listed if line.kind == LineKind.DISCOUNT else _rounded_up(record, net))
@@ -49,20 +49,14 @@ def _tokens(record: UsageRecord) -> dict[TokenKind, int]:
 
 def _listed_and_net(record: UsageRecord, prices: Mapping[tuple[str, str], UnitPrice]) -> tuple[int, int]:
     price, tokens = prices[record.model, record.price_version], _tokens(record)
-    listed = sum(count * price.of(kind) for kind, count in tokens.items())
-    return listed, sum(count * net_picos(price.of(kind), record.discount_percent) for kind, count in tokens.items())
+    listed = sum(count * unit_picos(price, kind) for kind, count in tokens.items())
+    return listed, sum(count * unit_picos(price, kind, record.discount_percent) for kind, count in tokens.items())
 
 
 def _rounded_up(record: UsageRecord, net: int) -> int:
     """What it was rounded up by, while requests were (before amounts were exact)."""
     difference = (record.amount_picos or 0) - net
     return difference if 0 <= difference < FORMER_UNIT_PICOS else 0
-
-
-def _prices(records: Iterable[UsageRecord]) -> dict[tuple[str, str], UnitPrice]:
-    rows = Price.objects.filter(model__in={record.model for record in records})
-    # Micro-dollars per million tokens are pico-dollars a token.
-    return {(row.model, str(row.version)): UnitPrice(row.input_micros, row.cached_micros, row.output_micros) for row in rows}
 
 
 def _corrections(line: StatementLine, records: Iterable[UsageRecord]) -> dict[int, int]:

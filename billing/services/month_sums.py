@@ -11,13 +11,12 @@ from django.db.models import BooleanField, Case, Count, F, Q, QuerySet, Sum, Val
 from billing.errors import StatementDiffers
 from billing.invoice_models import LineKind, StatementLine, TokenKind
 from billing.models import Adjustment, MonthSpend, Price, UsageRecord
-from billing.services.rating import ANSWER_ONLY, WHOLE
+from billing.services.rating import ANSWER_ONLY, WHOLE, UnitPrice, unit_price
 from billing.services.statement_lines import (
     AdjustmentSum,
-    UnitPrice,
     UsageSum,
     adjustment_source,
-    net_picos,
+    unit_picos,
 )
 
 FORMER_UNIT_PICOS = 1_000_000
@@ -63,14 +62,10 @@ def adjustment_sums(tenant_id: UUID, month: str) -> list[AdjustmentSum]:
     ]
 
 
-def prices_of(sums: Iterable[UsageSum]) -> dict[tuple[str, str], UnitPrice]:
+def prices_of(rows: Iterable[UsageSum] | Iterable[UsageRecord]) -> dict[tuple[str, str], UnitPrice]:
     """The list prices they name, by model and version."""
-    models = {each.model for each in sums}
-    # Micro-dollars per million tokens are pico-dollars a token.
-    return {
-        (price.model, str(price.version)): UnitPrice(price.input_micros, price.cached_micros, price.output_micros)
-        for price in Price.objects.filter(model__in=models)
-    }
+    prices = Price.objects.filter(model__in={each.model for each in rows})
+    return {(price.model, str(price.version)): unit_price(price) for price in prices}
 
 
 def check_against_ledger(tenant_id: UUID, month: str, of_lines: int) -> None:
@@ -163,7 +158,7 @@ def _with_former_rounding(sums: list[UsageSum], tenant_id: UUID, month: str, sta
 def _explained(each: UsageSum, price: UnitPrice | None, tenant_id: UUID, month: str, starts_at: datetime) -> UsageSum:
     if price is None:
         return each
-    net = {kind: net_picos(price.of(kind), each.discount_percent) for kind in TokenKind}
+    net = {kind: unit_picos(price, kind, each.discount_percent) for kind in TokenKind}
     exact = sum(count * net[kind] for kind, count in each.tokens.items())
     if not 0 < each.amount_picos - exact < each.requests * FORMER_UNIT_PICOS:
         return each

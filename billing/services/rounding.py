@@ -1,6 +1,7 @@
 """The one rounding of money: once for each line of an invoice, half away from zero. Whole numbers only. Pure."""
 
-PICOS_A_USD = 10**12
+from headway.money import PICOS_A_USD
+
 NANOS = 10**9
 """An exchange rate is in billionths of the currency's unit for one US dollar."""
 USD_RATE_NANOS = NANOS

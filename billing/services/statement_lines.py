@@ -11,25 +11,10 @@ from dataclasses import dataclass, replace
 from billing.errors import StatementDiffers
 from billing.invoice_models import LineKind, TokenKind
 from billing.selectors_credit import CreditLine
+from billing.services.rating import UnitPrice, net_unit
 from billing.services.rounding import minor_to_picos, picos_to_minor
 
 TOKEN_LABELS = {TokenKind.INPUT: "input tokens", TokenKind.CACHED: "cached input tokens", TokenKind.OUTPUT: "output tokens"}
-
-
-@dataclass(frozen=True)
-class UnitPrice:
-    """A version of a model's list price: pico-dollars a token."""
-
-    input_picos: int
-    cached_picos: int
-    output_picos: int
-
-    def of(self, kind: TokenKind) -> int:
-        return {
-            TokenKind.INPUT: self.input_picos,
-            TokenKind.CACHED: self.cached_picos,
-            TokenKind.OUTPUT: self.output_picos,
-        }[kind]
 
 
 @dataclass(frozen=True)
@@ -95,9 +80,14 @@ class DraftLine:
     unit_picos: int | None = None
 
 
-def net_picos(list_picos: int, discount_percent: int) -> int:
-    """A list price a token less the plan's discount, rounded half up: as gateways price (inference tenant_rows.net_price)."""
-    return (list_picos * (100 - discount_percent) + 50) // 100
+def unit_picos(price: UnitPrice, kind: TokenKind, discount_percent: int = 0) -> int:
+    """A token of that kind, less the discount: as gateways price it."""
+    listed = {
+        TokenKind.INPUT: price.input_picos,
+        TokenKind.CACHED: price.cached_picos,
+        TokenKind.OUTPUT: price.output_picos,
+    }
+    return net_unit(listed[kind], discount_percent)
 
 
 def usage_lines(sums: Sequence[UsageSum], prices: Mapping[tuple[str, str], UnitPrice], money: Money) -> list[DraftLine]:
@@ -115,8 +105,8 @@ def usage_lines(sums: Sequence[UsageSum], prices: Mapping[tuple[str, str], UnitP
             sum_of_kind = tokens[each.model, each.tier, each.price_version, each.is_late, kind]
             sum_of_kind[0] += count
             sum_of_kind[1] += each.requests_with[kind]
-        listed = sum(count * price.of(kind) for kind, count in each.tokens.items())
-        net = sum(count * net_picos(price.of(kind), each.discount_percent) for kind, count in each.tokens.items())
+        listed = sum(count * unit_picos(price, kind) for kind, count in each.tokens.items())
+        net = sum(count * unit_picos(price, kind, each.discount_percent) for kind, count in each.tokens.items())
         if net + each.former_rounding_picos != each.amount_picos:
             raise StatementDiffers(
                 f"{each.requests} requests to {each.model!r} (price {each.price_version}, {each.tier}) cost "
@@ -201,7 +191,7 @@ def _tokens_line(
     key: tuple[str, str, str, bool, TokenKind], count: int, requests: int, price: UnitPrice, money: Money
 ) -> DraftLine:
     model, tier, version, is_late, kind = key
-    amount_picos = count * price.of(kind)
+    amount_picos = count * unit_picos(price, kind)
     late = " · used earlier" if is_late else ""
     return DraftLine(
         kind=LineKind.USAGE,
@@ -213,7 +203,7 @@ def _tokens_line(
         is_late=is_late,
         requests=requests,
         quantity_tokens=count,
-        unit_picos=price.of(kind),
+        unit_picos=unit_picos(price, kind),
         amount_picos=amount_picos,
         amount_minor=money.minor(amount_picos),
     )

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from billing.errors import StatementDiffers
 from billing.invoice_models import LineKind, TokenKind
 from billing.selectors_credit import CreditLine
+from billing.services.rating import UnitPrice
 from billing.services.rounding import NANOS, PICOS_A_USD
 from billing.services.statement_lines import (
     AdjustmentSum,
     DraftLine,
     Money,
-    UnitPrice,
     UsageSum,
     adjustment_lines,
     carried_in_line,
     carried_out_line,
     credit_lines,
-    net_picos,
+    unit_picos,
     usage_lines,
 )
 from inference.gateway.tenant_rows import net_price
@@ -38,7 +38,7 @@ def usage(
 ) -> UsageSum:
     tokens = dict(zip(TokenKind, counts, strict=True))
     price = PRICES["tiny", version]
-    amount = sum(count * net_picos(price.of(kind), discount) for kind, count in tokens.items())
+    amount = sum(count * unit_picos(price, kind, discount) for kind, count in tokens.items())
     fields: dict[str, Any] = {"model": "tiny", "requests": 1, "amount_picos": amount} | others
     return UsageSum(
         tier=tier,
@@ -90,7 +90,8 @@ def test_a_discount_is_a_line_and_list_less_discount_is_the_ledgers_sum() -> Non
 
 @given(list_picos=st.integers(0, 10**10), percent=st.integers(0, 100))
 def test_the_net_price_is_the_gateways(list_picos: int, percent: int) -> None:
-    assert net_picos(list_picos, percent) == net_price(TokenPrice(list_picos, 0, 0), percent).input_picos
+    mine, gateways = UnitPrice(list_picos, 0, 0), TokenPrice(list_picos, 0, 0)
+    assert unit_picos(mine, TokenKind.INPUT, percent) == net_price(gateways, percent).input_picos
 
 
 def test_what_the_ledger_does_not_say_is_no_statement() -> None:
