@@ -45,10 +45,22 @@ def sweep_statements() -> None:
 
 
 @app.task
-def sweep_balances() -> None:
+def sweep_holds() -> None:
     release_stale_holds()
+
+
+@app.task
+def sweep_grants() -> None:
     expire_grants()
+
+
+@app.task
+def sweep_balances() -> None:
     raise_balance_alerts()
+
+
+@app.task
+def look_at_balances() -> None:
     check_balances()
 
 

@@ -115,7 +115,10 @@ CELERY_BEAT_SCHEDULE = {
     "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
     "statements": {"task": "workers.tasks.sweep_statements", "schedule": 3600.0},
+    "holds": {"task": "workers.tasks.sweep_holds", "schedule": 60.0},
+    "grants": {"task": "workers.tasks.sweep_grants", "schedule": 60.0},
     "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
+    "faults of balances": {"task": "workers.tasks.look_at_balances", "schedule": 60.0},
     "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
