@@ -4,7 +4,7 @@ from typing import Any
 
 from inference.policy.brain import BrainSnapshot
 from inference.policy.decisions import Tier
-from inference.policy.limits import LimiterSnapshot
+from inference.policy.limit_views import LimiterSnapshot
 from inference.policy.pool import PoolSnapshot
 
 

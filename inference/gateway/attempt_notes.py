@@ -1,6 +1,6 @@
 """What each attempt of a request had its engine count, as far as this gateway can know it.
 
-A request that is answered whole at its first attempt is told by its record alone, and costs nothing here. Of any other
+A request that is answered whole at its first attempt is told by its record alone: no row is made of it. Of any other
 attempt it is noted what the engine said it had read and made, and what it may have counted at most: an engine goes on for
 a moment after it was left, or for as long as it likes while nobody reads, but never beyond what it was asked for.
 """

@@ -30,7 +30,8 @@ from inference.policy.decisions import (
     Usage,
 )
 from inference.policy.entry import Entry, Stage
-from inference.policy.limits import Limiter, LimiterSnapshot
+from inference.policy.limit_views import LimiterSnapshot
+from inference.policy.limits import Limiter
 from inference.policy.pool import Pool, PoolSnapshot
 from inference.policy.routing import Router
 from inference.policy.served import usage_so_far

@@ -17,48 +17,13 @@ The rules:
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 from inference.policy.decisions import Ask, Limit, LimitHit, LimitKind, RateView, Scope, TenantTerms, Usage, micros_up
 from inference.policy.limit_fit import asked_amounts, at_most_picos, find_hit, settled_amounts, shortened_tokens, spend
 from inference.policy.limit_scopes import NO_RATES, RATE_KINDS, SAME_MONTH_S, ScopeState, TenantState, rate_view
+from inference.policy.limit_views import BalanceUse, LimiterSnapshot, LimitUse
 from inference.policy.sliding_log import INPUT, NOTHING, OUTPUT, WINDOW_S, Amounts, Entry
-
-
-@dataclass(frozen=True, slots=True)
-class LimitUse:
-    limit: Limit
-    used: int  # of money in micro-dollars, rounded up
-    reserved: int
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceUse:
-    """Of a tenant that pays in advance: all of all time."""
-
-    tenant: str
-    credit_picos: int
-    spent_picos: int
-    reserved_picos: int
-    told_by: int
-
-
-@dataclass(frozen=True, slots=True)
-class LimiterSnapshot:
-    open: int
-    """Requests that hold a reservation."""
-    running: int
-    """Of those, the ones that hold a concurrency slot."""
-    logged: int
-    """Entries in logs: of the tenants, and of the keys and models that have a limit of rate."""
-    overcommitted: int
-    """Slots above limits: after a failover, or a limit that was lowered."""
-    overruns: int
-    """Settlements above their reservation, since the start: an engine made more than it was asked for."""
-    unacknowledged_picos: int
-    limits: tuple[LimitUse, ...]
-    balances: tuple[BalanceUse, ...] = ()
 
 
 class _Open:
