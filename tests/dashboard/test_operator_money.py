@@ -14,13 +14,14 @@ from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import Grant, Price
 from billing.services.ledger import record_usage
 from dashboard.services.form_claims import FIELD, new_nonce
-from tenants.models import AuditEntry, User
-from tenants.services.members import ensure_operator
+from tenants.models import AuditEntry
 from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
 from tests.dashboard.furnished import MODELS, Furnished, furnish
+from tests.dashboard.operators import client, operator
 from tests.tenants.cast import person, tenant_with
 
+__all__ = ["client", "operator"]  # fixtures
 pytestmark = pytest.mark.django_db
 
 MAX_QUERIES = 20
@@ -30,18 +31,6 @@ PRICE = {"model": MODELS[0], "tier": "", "input_micros": "4", "cached_micros": "
 @pytest.fixture
 def acme() -> Furnished:
     return furnish(num_requests=40)
-
-
-@pytest.fixture
-def operator() -> User:
-    return ensure_operator(username="operator", password="x")
-
-
-@pytest.fixture
-def client(operator: User) -> Client:
-    client = Client()
-    client.force_login(operator)
-    return client
 
 
 def pages(acme: Furnished) -> list[str]:

@@ -14,10 +14,11 @@ from inference.models import ControlChange
 from tenants.access import LOOKING, Action
 from tenants.models import AuditEntry, OperatorVisit, Plan, User
 from tenants.selectors import roles_now
-from tenants.services.members import ensure_operator
 from tests.dashboard.furnished import Furnished, furnish
+from tests.dashboard.operators import client, operator
 from tests.tenants.cast import full_tenant, person, tenant_with
 
+__all__ = ["client", "operator"]  # fixtures
 pytestmark = pytest.mark.django_db
 
 MAX_QUERIES = 20
@@ -27,18 +28,6 @@ VISIT = {"role": "owner", "reason": "ticket 4711"}
 @pytest.fixture
 def acme() -> Furnished:
     return furnish()
-
-
-@pytest.fixture
-def operator() -> User:
-    return ensure_operator(username="operator", password="x")
-
-
-@pytest.fixture
-def client(operator: User) -> Client:
-    client = Client()
-    client.force_login(operator)
-    return client
 
 
 def test_pages_open_with_few_queries_and_nothing_inline(acme: Furnished, client: Client) -> None:
