@@ -15,7 +15,7 @@ down:      ## stop what `make up` started, engines included
 logs:      ## follow every log of the installation
 	@tail -n 20 -F $${HEADWAY_HOME:-.headway}/logs/*.log
 
-test:      ## every test: services on SQLite and PostgreSQL, edges and real engines on PostgreSQL, a smoke on SQLite
+test:      ## every test: services on SQLite and PostgreSQL, browser, edges and real engines on PostgreSQL, a smoke on SQLite
 	@$(BOOTSTRAP) platform engine dev
 	@$(BIN)/python -m tests.rings
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from billing.services.rounding import (
     NANOS,
-    PICOS_A_USD,
     USD_RATE_NANOS,
     half_away,
     minor_to_picos,
     picos_to_minor,
     share_of,
 )
+from headway.money import PICOS_A_USD
 
 CENT = PICOS_A_USD // 100
 

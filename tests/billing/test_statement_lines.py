@@ -10,7 +10,7 @@ from billing.errors import StatementDiffers
 from billing.invoice_models import LineKind, TokenKind
 from billing.selectors_credit import CreditLine
 from billing.services.rating import UnitPrice
-from billing.services.rounding import NANOS, PICOS_A_USD
+from billing.services.rounding import NANOS
 from billing.services.statement_lines import (
     AdjustmentSum,
     DraftLine,
@@ -23,6 +23,7 @@ from billing.services.statement_lines import (
     unit_picos,
     usage_lines,
 )
+from headway.money import PICOS_A_USD
 from inference.gateway.tenant_rows import net_price
 from inference.policy.decisions import TokenPrice
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.soak
 TIMES = int(os.environ.get("MONEY_CRASHES", "20"))
 VICTIMS = ("gateway", "dispatcher", "worker", "database", "redis")
 AT_ONCE = 12
+LOST_RECORDS_WAIT_S = 1
 CREDIT_USD, BUDGET_USD = Decimal("0.008"), Decimal("0.008")
 FLUSH = (
     "import redis; from django.conf import settings; redis.Redis.from_url(settings.CACHES['default']['LOCATION']).flushall()"
@@ -100,7 +101,7 @@ class Killer:
                 os.kill(dies, signal.SIGKILL)
                 await until(lambda: len(self.fleet.pids(kind) - {dies}) >= len(before), 60)
                 await until_status(f"{installation.url}/readyz", 200)
-                await asyncio.sleep(2.0)  # the lost one's records
+                await asyncio.sleep(2 * LOST_RECORDS_WAIT_S)  # until what it had open is on record: one death at a time
             case "database":
                 await asyncio.to_thread(restart_postgres, self.server_url)
             case "worker" | "redis":
@@ -114,7 +115,9 @@ class Killer:
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[tuple[Fleet, str]]:
     with postgres_server() as url:
-        installation = Installation(tmp_path, database_url=url, HEADWAY_LOST_RECORDS_WAIT_S="1", HEADWAY_OUTBOX_SWEEP_S="1")
+        installation = Installation(
+            tmp_path, database_url=url, HEADWAY_LOST_RECORDS_WAIT_S=str(LOST_RECORDS_WAIT_S), HEADWAY_OUTBOX_SWEEP_S="1"
+        )
         async with ScriptedReplica(default=slowly) as replica:
             fleet = Fleet(installation, "")
             await fleet.manage("migrate")
