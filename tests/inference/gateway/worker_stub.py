@@ -2,7 +2,7 @@
 
     python worker_stub.py <folder> <place> <listening fd> <channel fd>
 
-`never-ready`, `dies`, `stubborn`, `fails`: files in the folder, looked at when it starts.
+`never-ready`, `dies`, `fails`: files in the folder, looked at when it starts; `stubborn`: when it is told to end.
 """
 
 import os
@@ -22,7 +22,9 @@ from inference.gateway.worker_link import Said  # noqa: E402
 
 
 def main(folder: Path, place: int, channel: socket.socket) -> int:
-    if (folder / "fails").exists():
+    # Before anything is said: whoever hears of us may change them for those who come after us.
+    fails, is_never_ready, dies = ((folder / name).exists() for name in ("fails", "never-ready", "dies"))
+    if fails:
         return 1
     is_over = False
 
@@ -39,9 +41,9 @@ def main(folder: Path, place: int, channel: socket.socket) -> int:
     with (folder / "started").open("a") as started:
         started.write(f"{place} {os.getpid()}\n")
     say(Said(is_listening=True))
-    if not (folder / "never-ready").exists():
+    if not is_never_ready:
         say(Said(is_ready=True))
-    if (folder / "dies").exists():
+    if dies:
         return 3
     while not is_over:
         time.sleep(0.01)
