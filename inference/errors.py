@@ -1,10 +1,13 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
-│   └── UnknownReplica          fix the replica's id
+│   ├── UnknownReplica          fix the replica's id
+│   ├── UnknownVersion          fix the version's label
+│   └── UnknownEval             fix the name of the eval set, or the number of the run
 ├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -32,6 +35,18 @@ class UnknownReplica(NotFound):
     code = "replica_not_found"
 
 
+class UnknownVersion(NotFound):
+    """Fix the version's label, such as v2; the registry lists those of a model."""
+
+    code = "version_not_found"
+
+
+class UnknownEval(NotFound):
+    """Fix the name of the eval set, or the number of the run; there is no such one."""
+
+    code = "eval_not_found"
+
+
 class ModelExists(Conflict):
     """Choose another public id; this one is taken."""
 
@@ -54,6 +69,12 @@ class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class BadEvalSet(InvalidInput):
+    """Fix the file of cases, at the line it names; nothing was imported."""
+
+    code = "bad_eval_set"
 
 
 class NoReplicaReady(Unavailable):
