@@ -24,6 +24,8 @@ from tenants.models import (
 )
 
 DEFAULT_PLAN = "default"
+OPERATIONS_PLAN = "headway-operations"
+"""Of our own account (services/operations.py): who is on it may ask for a version that is not released."""
 
 
 def membership_of(user: User, tenant_name: str) -> Membership | None:
@@ -36,12 +38,15 @@ def membership_of(user: User, tenant_name: str) -> Membership | None:
 
 
 def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Tenant]:
-    """By name; for operators. `query`: a part of the name, or the whole id; blank: all. `is_suspended` None: either."""
+    """By name; for operators. `query`: a part of the name, or the whole id; blank: all customers.
+
+    `is_suspended` None: either.
+    """
     rows = Tenant.objects.select_related("plan").order_by("name")
     if is_suspended is not None:
         rows = rows.filter(suspended_at__isnull=not is_suspended)
     if not query:
-        return rows
+        return rows.exclude(plan__name=OPERATIONS_PLAN)
     try:
         return rows.filter(Q(name__icontains=query) | Q(id=UUID(query)))
     except ValueError:
@@ -49,7 +54,8 @@ def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Te
 
 
 def all_plans() -> list[Plan]:
-    return list(Plan.objects.order_by("name"))
+    """That a customer may be on."""
+    return list(Plan.objects.exclude(name=OPERATIONS_PLAN).order_by("name"))
 
 
 def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
@@ -112,6 +118,11 @@ class TermsInForce:
     salt_per_key: bool = False
     discount_percent: int = 0
     is_prepaid: bool = False
+
+    @property
+    def is_operator(self) -> bool:
+        """Our own account."""
+        return self.plan == OPERATIONS_PLAN
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -276,5 +287,5 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 
 
 def every_tenant_id() -> list[UUID]:
-    """In the order they were made."""
-    return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))
+    """Of customers, in the order they were made: our own account is sent no invoice."""
+    return list(Tenant.objects.exclude(plan__name=OPERATIONS_PLAN).order_by("created_at", "id").values_list("id", flat=True))
