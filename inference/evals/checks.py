@@ -145,7 +145,7 @@ _KINDS: dict[str, tuple[Callable[[dict[str, Any]], tuple[str, Judge]], frozenset
 
 def _texts(spec: dict[str, Any]) -> list[str]:
     value = spec.get("value")
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = value if isinstance(value, list) else [value]
     if not 1 <= len(values) <= MAX_VALUES or not all(isinstance(each, str) and each.strip() for each in values):
         raise BadCheck(f"value is a text, or a list of 1 to {MAX_VALUES} texts")
     return values

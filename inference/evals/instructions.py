@@ -3,7 +3,7 @@
 Ids are those of IFEval's files, with or without a language in front (without: English).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ def _language(value: Any) -> str:
 @dataclass(frozen=True)
 class Instruction:
     check: Callable[..., bool]
-    arguments: dict[str, Callable[[Any], str]]
+    arguments: Mapping[str, Callable[[Any], str]]
     """By name: says what is wrong with a value, or nothing."""
 
 
