@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pytest_django.fixtures import SettingsWrapper
 
 from inference.eval_models import EvalRun, EvalSet
 from inference.models import ModelVersion, Pool
@@ -34,7 +33,7 @@ def versions(pool: Pool) -> tuple[ModelVersion, ModelVersion]:
 
 
 @pytest.fixture
-def gateway(settings: SettingsWrapper) -> Iterator[FakeGateway]:
+def gateway(settings: Any) -> Iterator[FakeGateway]:
     with fake_gateway() as found:
         settings.EVAL_API_URL = found.url
         yield found
@@ -51,15 +50,19 @@ def small_set(number: int = 6, name: str = "small") -> EvalSet:
     return import_eval_set(name=name, lines=case_lines(number), actor="test").eval_set
 
 
-def work(at_most: int = 30) -> int:
-    """What workers do, whenever it is due. Returns how many entries that were."""
-    done = 0
-    while entry := OutboxEntry.objects.filter(kind="eval", done_at=None, given_up_at=None).order_by("id").first():
-        OutboxEntry.objects.filter(pk=entry.pk).update(due_at=entry.created_at)
-        carry_out(entry.id, EFFECTS)
-        done += 1
-        assert done <= at_most, "it ends"
-    return done
+def work_once() -> None:
+    """What a worker does with the oldest entry that is not done, whenever it is due."""
+    entry = OutboxEntry.objects.filter(kind="eval", done_at=None, given_up_at=None).earliest("id")
+    OutboxEntry.objects.filter(pk=entry.pk).update(due_at=entry.created_at)
+    carry_out(entry.id, EFFECTS)
+
+
+def work(at_most: int = 30) -> None:
+    """Until there is no such entry."""
+    while OutboxEntry.objects.filter(kind="eval", done_at=None, given_up_at=None).exists():
+        assert at_most, "it ends"
+        work_once()
+        at_most -= 1
 
 
 def again(run: EvalRun) -> EvalRun:

@@ -1,5 +1,6 @@
 """One case over HTTP: what is sent, what is tried again, and what ends a part."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ class Replies:
         if isinstance(reply, Exception):
             raise reply
         status, body, headers = reply
-        return httpx.Response(status, json=body, headers=headers)
+        return httpx.Response(status, content=json.dumps(body), headers=headers)
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds

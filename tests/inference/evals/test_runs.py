@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from billing.services.prices import set_price
+from billing.services.prices import list_unit_price, set_price
 from headway.errors import Conflict, InvalidInput
 from inference.errors import UnknownEval, UnknownModel, UnknownVersion
 from inference.eval_models import EvalRun, EvalSample, EvalState
 from inference.models import ModelVersion, Pool
 from inference.services.evals import working
+from inference.services.evals.asking import Answer
 from inference.services.evals.runs import MAX_AT_ONCE, ask_for_run, cancel_run, run_with, set_baseline, start_next
 from tenants.models import ApiKey
 from tenants.services.operations import operations_account
-from tests.inference.evals.conftest import again, small_set, work
+from tests.inference.evals.conftest import again, small_set, work, work_once
 from tests.inference.evals.fake_gateway import Asked, FakeGateway, Reply, answer, refusal
 from workers.models import OutboxEntry
 
@@ -68,7 +69,7 @@ def test_its_key_is_our_own_accounts_for_one_model_and_is_revoked(pool: Pool, ga
 @contextmanager
 def dying_after(answers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A worker that is killed when it has kept so many: nothing it would do at its end is done."""
-    keep, kept = working.keep, []
+    keep, kept = working.keep, list[int]()
 
     class Killed(BaseException):
         pass
@@ -112,7 +113,7 @@ def test_a_part_that_is_over_goes_on_in_another_entry(
     gateway.script = says
     run = asked_for(concurrency=1)
     monkeypatch.setattr(working, "PART_S", 0.0)
-    work(at_most=1)
+    work_once()
     assert again(run).cases_done == 0
     assert OutboxEntry.objects.filter(kind="eval", done_at=None).count() == 1
     monkeypatch.setattr(working, "PART_S", 45.0)
@@ -128,7 +129,7 @@ def test_an_answer_that_another_worker_has_kept_counts_once(pool: Pool, gateway:
     case = EvalSample.objects.filter(run=run).first()
     assert case is not None
     EvalRun.objects.filter(pk=run.pk).update(state=EvalState.RUNNING)
-    working.keep(run, case.case, working.Answer(text="ok", prompt_tokens=99), working.list_unit_price("m", tier="batch"))
+    working.keep(run, case.case, Answer(text="ok", prompt_tokens=99), list_unit_price("m", tier="batch"))
     assert again(run).cases_done == 6
     assert run.prompt_tokens == 60
 
@@ -146,15 +147,6 @@ def test_a_gateway_that_is_away_is_waited_for(pool: Pool, gateway: FakeGateway, 
     work()
     again(run)
     assert (run.state, run.cases_done, run.errors, run.reason) == (EvalState.DONE, 6, 0, "")
-
-
-def work_once() -> None:
-    from workers.effects import EFFECTS
-    from workers.services.outbox import carry_out
-
-    entry = OutboxEntry.objects.get(kind="eval", done_at=None)
-    OutboxEntry.objects.filter(pk=entry.pk).update(due_at=entry.created_at)
-    carry_out(entry.id, EFFECTS)
 
 
 def test_one_that_stays_away_fails_the_run_with_its_reason(pool: Pool, settings: Any) -> None:
@@ -193,7 +185,7 @@ def test_a_run_that_is_cancelled_keeps_what_was_answered_and_asks_no_more(
 ) -> None:
     gateway.script = says
     run = asked_for(number=20, concurrency=1)
-    keep, kept = working.keep, []
+    keep, kept = working.keep, list[int]()
 
     def cancelled_after_three(*arguments: Any) -> None:
         keep(*arguments)
