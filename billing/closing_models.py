@@ -12,7 +12,7 @@ class ClosingState(models.TextChoices):
 
 
 class ClosingRun(models.Model):
-    """One month of all tenants in whose time zone it is over, and how far it is. Statements are what counts; this tells of them."""
+    """One month of all tenants in whose time zone it is over, and how far it is. What is closed, statements say."""
 
     month = models.CharField(max_length=7, help_text="YYYY-MM")
     actor = models.CharField(max_length=200, help_text="as the audit log names them")
