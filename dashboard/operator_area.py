@@ -20,6 +20,8 @@ NAVIGATION = (
     ("operator_prices", "Prices", "tag"),
     ("operator_invoices", "Invoices", "receipt-text"),
     ("operator_close", "Close a month", "lock"),
+    ("operator_adjustments", "Adjustments", "pencil"),
+    ("operator_reconciliations", "Reconciliation", "shield-check"),
 )
 """(address, label, icon)"""
 

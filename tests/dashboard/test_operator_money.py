@@ -19,7 +19,7 @@ from dashboard.services.form_claims import FIELD, new_nonce
 from tenants.models import AuditEntry
 from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
-from tests.dashboard.furnished import MODELS, Furnished, furnish
+from tests.dashboard.furnished import MODELS, REQUEST_ID, Furnished, furnish
 from tests.dashboard.operators import client, operator
 from tests.tenants.cast import person, tenant_with
 from tests.workers.broker import Broker
@@ -56,6 +56,10 @@ def pages(acme: Furnished) -> list[str]:
         f"/operator/close/?month={acme.invoice.statement.month}",
         "/operator/close/?month=soon",
         "/operator/tenants/acme/",
+        "/operator/reconciliation/",
+        "/operator/adjustments/",
+        f"/operator/adjustments/?q={REQUEST_ID}",
+        "/operator/adjustments/?q=req_nothing",
     ]
 
 
@@ -109,6 +113,8 @@ def test_nobody_but_an_operator_finds_them_or_changes_anything(acme: Furnished) 
     number = acme.invoice.number
     posts = [f"/operator/invoices/{number}/{each}/" for each in ("pay", "credit", "void", "write-off")]
     posts += ["/operator/prices/new/", "/operator/close/now/?month=2026-01", "/operator/tenants/acme/grant/"]
+    posts += ["/operator/tenants/acme/debit/", "/operator/reconciliation/now/", "/operator/adjustments/goodwill/"]
+    posts.append(f"/operator/adjustments/{REQUEST_ID}/")
     posted = {"confirm": number, "reason": "x", "reference": "x", "amount_micros": "1", "kind": "goodwill", **PRICE}
     before = AuditEntry.objects.count()
     for user in (acme.people["owner"], person("stranger")):
