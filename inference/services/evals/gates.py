@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import Count, OuterRef, Subquery
 
 from headway.errors import InvalidInput
 from inference.errors import UnknownEval
@@ -113,14 +114,19 @@ def paired_counts(new: EvalRun, old: EvalRun) -> Paired:
     """On the cases that both have answered. Raises InvalidInput for runs of different sets."""
     if new.eval_set_id != old.eval_set_id:
         raise InvalidInput("runs are compared on the same cases: these are of different sets", param="against")
-    ours = dict(EvalSample.objects.filter(run=new).values_list("case_id", "has_passed"))
-    theirs = dict(EvalSample.objects.filter(run=old).values_list("case_id", "has_passed"))
-    pairs = [(ours[case], theirs[case]) for case in ours.keys() & theirs.keys()]
+    theirs = EvalSample.objects.filter(run=old, case=OuterRef("case")).values("has_passed")[:1]
+    rows = EvalSample.objects.filter(run=new).annotate(old_passed=Subquery(theirs)).exclude(old_passed=None)
+    found = {
+        (passed, old_passed): number
+        for passed, old_passed, number in rows.values("has_passed", "old_passed")
+        .annotate(number=Count("id"))
+        .values_list("has_passed", "old_passed", "number")
+    }
     return Paired(
-        both=pairs.count((True, True)),
-        only_new=pairs.count((True, False)),
-        only_old=pairs.count((False, True)),
-        neither=pairs.count((False, False)),
+        both=found.get((True, True), 0),
+        only_new=found.get((True, False), 0),
+        only_old=found.get((False, True), 0),
+        neither=found.get((False, False), 0),
     )
 
 
