@@ -370,9 +370,16 @@ class BrainHost:
     def _tell_months(self, tenant: str) -> None:
         """What the ledger says was spent. Rows may come late or twice: the limiter counts nothing twice."""
         unix_s, now_s = self._clock.now().timestamp(), self.now_s()
-        for scope, spent_picos, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
-            ends_s = now_s + ends_unix_s - unix_s
-            self.brain.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope)
+        for told in self._state.spend(tenant, now_s=unix_s):
+            self.brain.set_month(
+                tenant,
+                spent_picos=told.spent_picos,
+                ends_s=now_s + told.ends_s - unix_s,
+                now_s=now_s,
+                scope=told.scope,
+                raised_picos=told.raised_picos,
+                lowered_picos=told.lowered_picos,
+            )
 
     def _tell_balance(self, tenant: str) -> None:
         """Also of one who pays later: its plan may change while it spends."""

@@ -111,10 +111,19 @@ class Brain:
         ends_s: float,
         now_s: float,
         scope: Scope | None = None,
-        replaces: bool = False,
+        raised_picos: int = 0,
+        lowered_picos: int = 0,
     ) -> None:
         """As Limiter's."""
-        self._limiter.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
+        self._limiter.set_month(
+            tenant,
+            spent_picos=spent_picos,
+            ends_s=ends_s,
+            now_s=now_s,
+            scope=scope,
+            raised_picos=raised_picos,
+            lowered_picos=lowered_picos,
+        )
 
     def set_balance(
         self,

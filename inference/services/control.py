@@ -17,8 +17,9 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
                                   effective_from (unix s)}, ...]}: all that hold or will hold; no row: free
     month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_picos (as text), keys: {id: picos},
-                                  models: {id: picos}}: the newest month something was spent in; keys and models
-                                  are those with a budget. A figure (publish_figure)
+                                  models: {id: picos}, raised_picos, lowered_picos (of what was spent: by corrections,
+                                  which count up), key_changes: {id: [raised, lowered]}, model_changes}: the newest month
+                                  something was spent in; keys and models are those with a budget. A figure (publish_figure)
     balance  key = tenant id     {credit_picos, spent_picos (as text), expiring: [[unix s, picos as text], ...]}: all it may
                                   use and all it has spent, ever. A figure
 """
