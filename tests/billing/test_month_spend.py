@@ -136,7 +136,7 @@ def test_what_corrections_changed_is_told_of_the_tenant_and_of_what_has_a_budget
     Model.objects.create(public_id="tiny")
     keys = [issue_api_key(tenant=acme, name=name, actor="test").key.id for name in ("one", "two")]
     now = timezone.now()
-    named = {"model": "tiny", "ended_at_s": now.timestamp()}
+    named: dict[str, Any] = {"model": "tiny", "ended_at_s": now.timestamp()}
     record_usage(drafts=[priced(f"r{place}", acme, 100, key_id=key_id, **named) for place, key_id in enumerate(keys)])
     for amount in (-30, 5, -3):
         adjust_usage(

@@ -297,8 +297,8 @@ def test_what_is_added_and_taken_off_again_hides_no_settlement_that_is_not_in_th
     limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=0.0)
     assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
     limits.settle("a", Usage(amount_picos=200 * PICOS_A_MICRO), 1.0)
-    both = {"raised_picos": 300 * PICOS_A_MICRO, "lowered_picos": 300 * PICOS_A_MICRO}
-    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=1.0, **both)
+    more = 300 * PICOS_A_MICRO
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=1.0, raised_picos=more, lowered_picos=more)
     assert [use.used for use in limits.snapshot().limits] == [200]
 
 
