@@ -85,7 +85,12 @@ class Pool(models.Model):
     max_in_flight = models.PositiveIntegerField(default=16, help_text="requests at once on one replica, at most")
     min_in_flight = models.PositiveIntegerField(default=1, help_text="the batch cap goes no lower, however slow tokens come")
     max_queued = models.PositiveIntegerField(default=256, help_text="requests waiting in front of the pool, per gateway")
-    desired_replicas = models.PositiveIntegerField(default=0)
+    desired_replicas = models.PositiveIntegerField(default=0, help_text="that serve the stable version; see services/wanted.py")
+    is_autoscaled = models.BooleanField(default=False, help_text="the autoscaler sets desired_replicas, between the two bounds")
+    min_replicas = models.PositiveIntegerField(default=0)
+    max_replicas = models.PositiveIntegerField(default=1)
+    warm_replicas = models.PositiveIntegerField(default=0, help_text="certified and out of rotation, ready to serve at once")
+    idle_before_zero_s = models.PositiveIntegerField(default=900, help_text="without a request, before the last replica goes")
     # What latency each tier is to have; null: the default of inference.policy.brain_tunables.DEFAULT_TARGETS.
     interactive_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
     interactive_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
@@ -103,6 +108,7 @@ class ReplicaState(models.TextChoices):
     STAGING = "staging"
     STARTING = "starting"
     CERTIFYING = "certifying"
+    WARM = "warm"
     READY = "ready"
     DRAINING = "draining"
     STOPPED = "stopped"
@@ -115,9 +121,10 @@ TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
     _S.REQUESTED: frozenset({_S.STAGING, _S.CERTIFYING, _S.STOPPED, _S.FAILED}),
     _S.STAGING: frozenset({_S.STARTING, _S.STOPPED, _S.FAILED}),
     _S.STARTING: frozenset({_S.CERTIFYING, _S.STOPPED, _S.FAILED}),
-    _S.CERTIFYING: frozenset({_S.READY, _S.STOPPED, _S.FAILED}),
+    _S.CERTIFYING: frozenset({_S.READY, _S.WARM, _S.STOPPED, _S.FAILED}),
+    _S.WARM: frozenset({_S.READY, _S.STOPPED, _S.FAILED}),
     _S.READY: frozenset({_S.DRAINING, _S.CERTIFYING, _S.FAILED}),
-    _S.DRAINING: frozenset({_S.STOPPED, _S.FAILED}),
+    _S.DRAINING: frozenset({_S.WARM, _S.STOPPED, _S.FAILED}),
     _S.FAILED: frozenset({_S.REQUESTED, _S.STOPPED}),
     _S.STOPPED: frozenset(),
 }
@@ -141,6 +148,8 @@ class Replica(models.Model):
     state = models.CharField(max_length=16, choices=ReplicaState.choices, default=ReplicaState.REQUESTED)
     reason = models.CharField(max_length=1000, blank=True)
     is_wanted = models.BooleanField(default=True, help_text="no: drain it, then stop it")
+    is_standby = models.BooleanField(default=False, help_text="wanted warm: certified, and out of rotation")
+    zone = models.CharField(max_length=64, blank=True, help_text="of its node, when it was asked for")
     epoch = models.PositiveIntegerField(default=0, help_text="how often its engine was started")
     tokeniser = models.CharField(max_length=64, blank=True, help_text="digest of what counts prompts as its engine does")
     max_model_len = models.PositiveIntegerField(default=0, help_text="tokens of context, as its engine says; 0: not known")
@@ -195,6 +204,9 @@ class NodeHeartbeat(models.Model):
 
     name = models.CharField(primary_key=True, max_length=100)
     machine_kind = models.CharField(max_length=100)
+    zone = models.CharField(max_length=64, blank=True)
+    max_replicas = models.PositiveIntegerField(default=0, help_text="engines it has room for; 0: no bound is known")
+    is_cordoned = models.BooleanField(default=False, help_text="an operator's: no new replica is placed here")
     seen_at = models.DateTimeField()
 
     def __str__(self) -> str:

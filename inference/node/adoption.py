@@ -11,7 +11,15 @@ from inference.node.node_files import RunFile
 from inference.services.node import Desired
 
 log = structlog.get_logger(__name__)
-ENGINE_STATES = frozenset({ReplicaState.STARTING, ReplicaState.CERTIFYING, ReplicaState.READY, ReplicaState.DRAINING})
+ENGINE_STATES = frozenset(
+    {
+        ReplicaState.STARTING,
+        ReplicaState.CERTIFYING,
+        ReplicaState.WARM,
+        ReplicaState.READY,
+        ReplicaState.DRAINING,
+    }
+)
 KILL_LIMIT_S = 30.0
 POLL_S = 0.05
 

@@ -17,6 +17,7 @@ from inference.node.tools import Tools
 from inference.services.node import Desired
 
 log = structlog.get_logger(__name__)
+SERVED_STATES = (ReplicaState.READY, ReplicaState.WARM)
 TICK_S = 0.2
 POLL_EVERY_S = 1.0
 BEAT_EVERY_S = 5.0
@@ -90,7 +91,7 @@ class Agent:
 
     def loads(self) -> dict[str, EngineLoad]:
         """The last scrape of each ready engine; from any thread."""
-        watched = [(run.id, run.watchdog) for run in list(self.runs.values()) if run.state == ReplicaState.READY]
+        watched = [(run.id, run.watchdog) for run in list(self.runs.values()) if run.state in SERVED_STATES]
         return {replica: watchdog.load for replica, watchdog in watched if watchdog is not None and watchdog.load is not None}
 
     def _step(self, run: ReplicaRun, now_s: float) -> None:

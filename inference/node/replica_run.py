@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 _S = ReplicaState
 NOTE_EVERY_S = 1.0
 HELD = " (not tried again by itself)"
+WARM_REASON = "certified, kept out of rotation"
 # Beyond the engine's own --shutdown-timeout, before its session is killed.
 TERM_MARGIN_S = 5.0
 
@@ -162,17 +163,28 @@ class ReplicaRun:
         facts = certificate.facts
         if facts.digest:
             self.tools.link.record_tokeniser(facts.digest, facts.tokeniser)
-        return self._move(_S.READY, "", tokeniser=facts.digest, max_model_len=facts.max_model_len)
+        to, reason = (_S.WARM, WARM_REASON) if self.desired.is_standby else (_S.READY, "")
+        return self._move(to, reason, tokeniser=facts.digest, max_model_len=facts.max_model_len)
 
     def _serve(self, now_s: float, *, is_canary_due: bool) -> None:
         self.watchdog = Watchdog(self.tools.settings.watchdog, now_s=now_s, is_canary_due=is_canary_due)
         self._ready_since_s = self._next_look_s = now_s
 
-    def _step_ready(self, now_s: float) -> None:
-        assert self.watchdog is not None, "a ready replica is watched"
+    def _step_warm(self, now_s: float) -> None:
         if not self.desired.is_wanted:
+            return self._stop("not wanted any more")
+        if not self.desired.is_standby:
+            return self._move(_S.READY, "")
+        return self._watch(now_s)
+
+    def _step_ready(self, now_s: float) -> None:
+        if not self.desired.is_wanted or self.desired.is_standby:
             self._drop_job()
             return self._move(_S.DRAINING, "finishing its requests")
+        return self._watch(now_s)
+
+    def _watch(self, now_s: float) -> None:
+        assert self.watchdog is not None, "a ready or warm replica is watched"
         if self._job is None and now_s >= self._next_look_s:
             sends_canary = self.watchdog.is_canary_due(now_s=now_s)
             limit_s = self.tools.settings.watchdog.canary_limit_s
@@ -188,7 +200,6 @@ class ReplicaRun:
         hung = self.watchdog.verdict(now_s=now_s)
         if hung is not None:
             self._fail(hung.reason, now_s)
-        return None
 
     def _step_draining(self, now_s: float) -> None:
         settings = self.tools.settings
@@ -212,6 +223,10 @@ class ReplicaRun:
         elif self._job.is_done:
             drained: probes.Drained = self._job.result()
             self.counting.last(drained.last)
+            if drained.is_idle and self.desired.is_wanted:
+                self._drop_job()
+                self._serve(now_s, is_canary_due=False)
+                return self._move(_S.WARM, WARM_REASON)
             self._stop("drained" if drained.is_idle else f"stopped with requests running after {settings.drain_limit_s:g} s")
         return None
 
@@ -313,7 +328,7 @@ class ReplicaRun:
         """After the agent's restart: its engine runs on. A ready one is asked for a token at once (the watchdog's canary)."""
         self.process = process
         self.counting.go_on(process.run.epoch)
-        if self.state is _S.READY:
+        if self.state in {_S.READY, _S.WARM}:
             self._serve(now_s, is_canary_due=True)
         log.info("engine_adopted", replica=self.id, pid=process.run.pid, state=self.state)
 
@@ -365,6 +380,7 @@ _STEPS: dict[ReplicaState, Callable[[ReplicaRun, float], None]] = {
     _S.STAGING: ReplicaRun._step_staging,
     _S.STARTING: ReplicaRun._step_starting,
     _S.CERTIFYING: ReplicaRun._step_certifying,
+    _S.WARM: ReplicaRun._step_warm,
     _S.READY: ReplicaRun._step_ready,
     _S.DRAINING: ReplicaRun._step_draining,
     _S.FAILED: ReplicaRun._step_failed,

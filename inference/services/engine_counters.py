@@ -51,7 +51,7 @@ def counts_since(since: datetime | None) -> list[Count]:
 def uncounted_engines(now: datetime, *, fresh_within: timedelta) -> dict[tuple[str, int], str]:
     """Why each of the engines that serve now has no count: by replica and epoch."""
     counted = set(EngineCount.objects.filter(counted_at__gte=now - fresh_within).values_list("replica", "epoch"))
-    ready = Replica.objects.filter(state__in=(ReplicaState.READY, ReplicaState.DRAINING))
+    ready = Replica.objects.filter(state__in=(ReplicaState.READY, ReplicaState.WARM, ReplicaState.DRAINING))
     found = {}
     for replica, epoch, node in ready.order_by("id").values_list("id", "epoch", "node"):
         if not node:

@@ -31,6 +31,7 @@ class Desired:
     dtype: str
     engine_args: list[str] = field(default_factory=list)
     golden_prompts: list[dict[str, Any]] = field(default_factory=list)
+    is_standby: bool = False
 
 
 def replicas_of(node: str) -> list[Desired]:
@@ -46,6 +47,7 @@ def _desired(row: Replica) -> Desired:
         replica_id=row.id,
         state=row.state,
         is_wanted=row.is_wanted,
+        is_standby=row.is_standby,
         epoch=row.epoch,
         url=row.url,
         served_name=row.upstream_model,

@@ -1,8 +1,6 @@
 """Register models, versions and external replicas; say how many replicas a pool should have."""
 
 import secrets
-from dataclasses import dataclass
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 from django.db import IntegrityError, transaction
@@ -10,14 +8,14 @@ from django.utils import timezone
 
 from headway.errors import InvalidInput
 from inference.errors import ModelExists, UnknownModel
-from inference.models import Model, ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
+from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.policy.decisions import Tier
 from inference.services import control
-from inference.services.replicas import LIVE_STATES, publish_replica
+from inference.services.replicas import publish_replica
 from inference.services.version_spec import VersionSpec
+from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
 
-NODE_ALIVE_FOR = timedelta(seconds=30)
 MAX_PUBLIC_ID_CHARS = 200
 TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
@@ -54,7 +52,7 @@ def _check_public_id(public_id: str) -> None:
 
 
 def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelVersion:
-    """Give a model a further version: replicas asked for from now on run it, those that run keep theirs.
+    """Give a model a further version. The first is the stable one at once; a later one serves once a rollout brings it there.
 
     Raises UnknownModel, InvalidInput.
     """
@@ -78,8 +76,9 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
     )
-    pool.version = version
-    pool.save(update_fields=["version"])
+    if pool.version is None:
+        pool.version = version
+        pool.save(update_fields=["version"])
     return version
 
 
@@ -143,51 +142,16 @@ def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstrea
     return replica
 
 
-@dataclass(frozen=True)
-class ScaleResult:
-    added: list[str]
-    removed: list[str]
+def scale(*, public_id: str, replicas: int, actor: str, node: str) -> Change:
+    """Ask for `replicas` of the stable version to serve; its warm ones stay as many as the pool says.
 
-
-def scale(*, public_id: str, replicas: int, actor: str, node: str) -> ScaleResult:
-    """Ask for `replicas` managed replicas; agents do the rest. Raises UnknownModel, InvalidInput.
-
-    New ones go to the live node with the fewest, or to `node` where no agent has reported yet. Those furthest from
-    serving go first.
+    Raises UnknownModel, InvalidInput. `node`: where they go while no agent has reported yet.
     """
-    if not 0 <= replicas <= 1000:
-        raise InvalidInput("replicas must lie between 0 and 1000", param="replicas")
     pool = pool_of(public_id)
     if pool.version is None:
         raise InvalidInput(f"model {public_id!r} has no managed version: give it one with --weights", param="model")
     with transaction.atomic():
+        change = want(pool=pool, version=pool.version, serving=replicas, warm=pool.warm_replicas, node=node)
         Pool.objects.filter(pk=pool.pk).update(desired_replicas=replicas)
-        wanted = list(Replica.objects.filter(pool=pool, is_wanted=True, state__in=LIVE_STATES).exclude(node=""))
-        order = {state: rank for rank, state in enumerate(LIVE_STATES)}
-        wanted.sort(key=lambda replica: order[ReplicaState(replica.state)])
-        removed = wanted[replicas:]
-        for replica in removed:
-            Replica.objects.filter(pk=replica.pk).update(is_wanted=False)
-        added = [_request_replica(pool, node=_node_for_new_replica(node)) for _ in range(replicas - len(wanted))]
-        result = ScaleResult(added=[replica.id for replica in added], removed=[replica.id for replica in removed])
         record_audit(actor=actor, action="pool.scale", target=public_id, after={"replicas": replicas})
-    return result
-
-
-def _request_replica(pool: Pool, *, node: str) -> Replica:
-    replica = Replica.objects.create(
-        id=new_replica_id(),
-        pool=pool,
-        version=pool.version,
-        node=node,
-        upstream_model=pool.model.public_id,
-        changed_at=timezone.now(),
-    )
-    publish_replica(replica)
-    return replica
-
-
-def _node_for_new_replica(default: str) -> str:
-    alive = NodeHeartbeat.objects.filter(seen_at__gte=timezone.now() - NODE_ALIVE_FOR).values_list("name", flat=True)
-    load = {name: Replica.objects.filter(node=name, is_wanted=True, state__in=LIVE_STATES).count() for name in alive}
-    return min(load, key=lambda name: (load[name], name)) if load else default
+    return change

@@ -9,7 +9,7 @@ from inference.services import control
 
 _S = ReplicaState
 # From most to least worth keeping.
-LIVE_STATES = (_S.READY, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
+LIVE_STATES = (_S.READY, _S.WARM, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
 MAX_REASON_CHARS = 1000
 
 
@@ -56,6 +56,7 @@ def publish_replica(replica: Replica) -> int:
         "state": replica.state,
         "max_in_flight": replica.pool.max_in_flight,
         "epoch": replica.epoch,
+        "zone": replica.zone,
         "tokeniser": replica.tokeniser,
         "max_model_len": replica.max_model_len,
     }

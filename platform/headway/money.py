@@ -52,8 +52,8 @@ def in_units(number: Decimal, *, decimals: int) -> int | None:
     if len(digits) > MAX_DIGITS or -shift > len(digits):
         return None
     value = int("".join(map(str, digits)))
-    whole, rest = (value * 10**shift, 0) if shift >= 0 else divmod(value, 10**-shift)
-    if rest:
+    whole: int = value * 10**shift if shift >= 0 else value // 10**-shift
+    if shift < 0 and whole * 10**-shift != value:
         return None
     return -whole if sign else whole
 

