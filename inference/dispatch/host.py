@@ -342,7 +342,7 @@ class BrainHost:
         targets = self._tunables.targets or model.targets
         self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=targets, now_s=now_s)
         specs = [self._spec(replica, model) for replica in self._state.replicas(model.public_id)]
-        self.act(self.brain.set_replicas(model.public_id, specs, now_s))
+        self.act(self.brain.set_replicas(model.public_id, specs, now_s, model.versions))
 
     def _spec(self, replica: ReplicaEntry, model: ModelEntry) -> ReplicaSpec:
         return ReplicaSpec(
@@ -350,7 +350,9 @@ class BrainHost:
             max_in_flight=replica.max_in_flight,
             min_in_flight=min(model.min_in_flight, replica.max_in_flight),
             epoch=replica.epoch,
+            zone=replica.zone,
             address=replica.url,
+            version=replica.version,
         )
 
     def refresh_terms(self, tenants: Iterable[str]) -> None:

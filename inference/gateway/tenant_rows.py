@@ -1,6 +1,7 @@
 """Terms, prices and months as the feed tells them, and what the data plane makes of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
@@ -31,6 +32,9 @@ class TermsRow(msgspec.Struct, frozen=True):
     salt_per_key: bool = False
     discount_percent: int = 0
     is_prepaid: bool = False
+    pins: dict[str, str] = {}
+    no_shadow: bool = False
+    is_operator: bool = False
 
 
 class PriceRow(msgspec.Struct, frozen=True):
@@ -121,6 +125,12 @@ class TenantFacts:
     """Off the list price of every token."""
     is_prepaid: bool = False
     """It may spend what its balance has, and no more."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """The version that serves it, by model."""
+    no_shadow: bool = False
+    """None of its requests is mirrored to a candidate."""
+    is_operator: bool = False
+    """Our own account: it may ask for a candidate by name, and pays for what is mirrored."""
 
 
 NO_FACTS = TenantFacts()
@@ -145,6 +155,9 @@ def facts_of(row: TermsRow) -> TenantFacts:
         salt_per_key=row.salt_per_key,
         discount_percent=row.discount_percent,
         is_prepaid=row.is_prepaid,
+        pins=row.pins,
+        no_shadow=row.no_shadow,
+        is_operator=row.is_operator,
     )
 
 
