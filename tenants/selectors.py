@@ -24,8 +24,6 @@ from tenants.models import (
 )
 
 DEFAULT_PLAN = "default"
-OPERATIONS_PLAN = "headway-operations"
-"""Of our own account (services/operations.py): who is on it may ask for a version that is not released."""
 
 
 def membership_of(user: User, tenant_name: str) -> Membership | None:
@@ -46,7 +44,7 @@ def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Te
     if is_suspended is not None:
         rows = rows.filter(suspended_at__isnull=not is_suspended)
     if not query:
-        return rows.exclude(plan__name=OPERATIONS_PLAN)
+        return rows.filter(is_operator=False)
     try:
         return rows.filter(Q(name__icontains=query) | Q(id=UUID(query)))
     except ValueError:
@@ -54,8 +52,7 @@ def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Te
 
 
 def all_plans() -> list[Plan]:
-    """That a customer may be on."""
-    return list(Plan.objects.exclude(name=OPERATIONS_PLAN).order_by("name"))
+    return list(Plan.objects.order_by("name"))
 
 
 def is_operator(user: Any) -> bool:
@@ -125,11 +122,6 @@ class TermsInForce:
     salt_per_key: bool = False
     discount_percent: int = 0
     is_prepaid: bool = False
-
-    @property
-    def is_operator(self) -> bool:
-        """Our own account."""
-        return self.plan == OPERATIONS_PLAN
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -295,4 +287,4 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 
 def every_tenant_id() -> list[UUID]:
     """Of customers, in the order they were made: our own account is sent no invoice."""
-    return list(Tenant.objects.exclude(plan__name=OPERATIONS_PLAN).order_by("created_at", "id").values_list("id", flat=True))
+    return list(Tenant.objects.filter(is_operator=False).order_by("created_at", "id").values_list("id", flat=True))

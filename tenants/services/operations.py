@@ -1,40 +1,28 @@
-"""Our own account, for work of ours that runs as any customer's does: evals, and requests that are mirrored.
-
-It is known by its plan, which nobody else is given: batch tier, no limit and no budget, and nothing to pay. A customer may
-have taken its name; that makes nobody an operator.
-"""
-
-import secrets
+"""The account our own requests are of: evaluations, and what is mirrored to candidates."""
 
 from django.db import transaction
 
 from tenants.errors import TenantExists
-from tenants.models import Plan, Tenant, Tier
-from tenants.selectors import OPERATIONS_PLAN
+from tenants.models import Plan, Tenant
 from tenants.services.tenants import create_tenant
-from tenants.services.terms import define_plan
 
-NAME = "headway-operations"
-
-
-def operations_account(*, actor: str) -> Tenant:
-    """It is made when it is asked for first."""
-    found = _known()
-    if found is not None:
-        return found
-    try:
-        return _make(NAME, actor)
-    except TenantExists:  # just made by somebody else, or a customer's
-        return _known() or _make(f"{NAME}-{secrets.token_hex(4)}", actor)
+OPERATIONS_NAME = "headway-operations"
+OPERATIONS_PLAN = "operations"
+_MOST_NAMES = 10
 
 
-def _known() -> Tenant | None:
-    return Tenant.objects.filter(plan__name=OPERATIONS_PLAN).order_by("created_at", "id").first()
-
-
-def _make(name: str, actor: str) -> Tenant:
-    with transaction.atomic():
-        plan = Plan.objects.filter(name=OPERATIONS_PLAN).first() or define_plan(
-            name=OPERATIONS_PLAN, actor=actor, tier_ceiling=Tier.BATCH, discount_percent=100, is_self_service=False
-        )
-        return create_tenant(name=name, actor=actor, plan=plan)
+def operations_tenant(*, actor: str) -> Tenant:
+    """The one there is, or a new one: without limits, and everything at no cost. Raises TenantExists where all its names are
+    taken by others."""
+    for number in range(1, _MOST_NAMES + 1):
+        found = Tenant.objects.filter(is_operator=True).first()
+        if found is not None:
+            return found
+        try:
+            with transaction.atomic():
+                plan, _ = Plan.objects.get_or_create(name=OPERATIONS_PLAN, defaults={"discount_percent": 100})
+                name = OPERATIONS_NAME if number == 1 else f"{OPERATIONS_NAME}-{number}"
+                return create_tenant(name=name, actor=actor, plan=plan, is_operator=True)
+        except TenantExists:  # a customer's, or somebody made it at the same moment
+            continue
+    raise TenantExists(f"there are tenants called {OPERATIONS_NAME} already, and none is ours")

@@ -19,7 +19,7 @@ from inference.services import control
 from tenants.errors import NotAllowed, UnknownKey, UnknownPlan
 from tenants.models import ApiKey, Limit, Plan, Tenant, Tier
 from tenants.models import LimitKind as LimitKind  # other apps name kinds of limits too
-from tenants.selectors import DEFAULT_PLAN, OPERATIONS_PLAN, TermsInForce, plan_of, terms_in_force
+from tenants.selectors import DEFAULT_PLAN, TermsInForce, plan_of, terms_in_force
 from tenants.services.audit import record_audit
 from tenants.services.holding import hold_tenant, hold_tenants
 from tenants.services.key_bounds import Asker, check_limits_within, check_may_touch
@@ -38,9 +38,7 @@ _PLAN_FIELDS = {
 
 
 def set_plan(*, tenant: Tenant, plan: str, actor: str) -> TermsInForce:
-    """Limits of the tenant's own stay. Raises UnknownPlan; NotAllowed for the plan of our own account."""
-    if plan == OPERATIONS_PLAN:
-        raise NotAllowed(f"the plan {plan!r} is our own account's: it may ask for versions that are not released", param="plan")
+    """Limits of the tenant's own stay. Raises UnknownPlan."""
     found = Plan.objects.filter(name=plan).first()
     if found is None:
         names = ", ".join(Plan.objects.order_by("name").values_list("name", flat=True)) or "none yet, see define_plan"
@@ -177,7 +175,7 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "salt_per_key": terms.salt_per_key,
         "discount_percent": terms.discount_percent,
         "is_prepaid": terms.is_prepaid,
-        "is_operator": terms.is_operator,
+        "is_operator": tenant.is_operator,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)

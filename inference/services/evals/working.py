@@ -28,7 +28,7 @@ from inference.services.evals.asking import Answer, Asker, GatewayAway, WrongVer
 from inference.services.evals.runs import KIND, advance, revoke_key, start_next
 from inference.services.registry import version_label
 from tenants.services.keys import issue_api_key
-from tenants.services.operations import operations_account
+from tenants.services.operations import operations_tenant
 from workers.errors import TryLater
 from workers.services import outbox
 
@@ -87,7 +87,7 @@ def _started(run_id: int) -> EvalRun | None:
 @contextmanager
 def _key_of(run: EvalRun) -> Iterator[str]:
     """A key of our own account for this part, for this model alone."""
-    account = operations_account(actor=ACTOR)
+    account = operations_tenant(actor=ACTOR)
     with transaction.atomic():
         revoke_key(run)
         issued = issue_api_key(

@@ -15,7 +15,7 @@ from inference.services.evals import working
 from inference.services.evals.asking import Answer
 from inference.services.evals.runs import MAX_AT_ONCE, ask_for_run, cancel_run, run_with, set_baseline, start_next
 from tenants.models import ApiKey
-from tenants.services.operations import operations_account
+from tenants.services.operations import operations_tenant
 from tests.inference.evals.conftest import again, small_set, work, work_once
 from tests.inference.evals.fake_gateway import Asked, FakeGateway, Reply, answer, refusal
 from workers.models import OutboxEntry
@@ -57,7 +57,7 @@ def test_its_key_is_our_own_accounts_for_one_model_and_is_revoked(pool: Pool, ga
     gateway.script = says
     run = asked_for()
     work()
-    account = operations_account(actor="test")
+    account = operations_tenant(actor="test")
     (key,) = ApiKey.objects.for_tenant(account)
     assert (key.allowed_models, key.tier_ceiling, key.scopes) == (["m"], "batch", ["inference"])
     assert key.revoked_at is not None
