@@ -15,6 +15,7 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_evals", "Evals", "circle-check"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),

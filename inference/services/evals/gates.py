@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Count, OuterRef, Subquery
 
 from headway.errors import InvalidInput
 from inference.errors import UnknownEval
-from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSample, EvalSet, EvalState
-from inference.evals.scores import Bound, Paired, Verdict, judge_drop, judge_score, worst
+from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSet, EvalState
+from inference.evals.scores import Bound, Verdict, judge_drop, judge_score, worst
 from inference.models import Model, ModelVersion, Pool
+from inference.services.evals.pairs import paired_counts
 from inference.services.evals.runs import new_run, start_next
 from inference.services.evals.sets import set_label
 from inference.services.registry import pool_of
@@ -108,26 +108,6 @@ def gate_results(
 def verdict_of(results: list[GateResult]) -> Verdict:
     """Of all gates together."""
     return worst([result.verdict for result in results])
-
-
-def paired_counts(new: EvalRun, old: EvalRun) -> Paired:
-    """On the cases that both have answered. Raises InvalidInput for runs of different sets."""
-    if new.eval_set_id != old.eval_set_id:
-        raise InvalidInput("runs are compared on the same cases: these are of different sets", param="against")
-    theirs = EvalSample.objects.filter(run=old, case=OuterRef("case")).values("has_passed")[:1]
-    rows = EvalSample.objects.filter(run=new).annotate(old_passed=Subquery(theirs)).exclude(old_passed=None)
-    found = {
-        (passed, old_passed): number
-        for passed, old_passed, number in rows.values("has_passed", "old_passed")
-        .annotate(number=Count("id"))
-        .values_list("has_passed", "old_passed", "number")
-    }
-    return Paired(
-        both=found.get((True, True), 0),
-        only_new=found.get((True, False), 0),
-        only_old=found.get((False, True), 0),
-        neither=found.get((False, False), 0),
-    )
 
 
 def _usable_run(gate: EvalGate, version: ModelVersion, since: datetime | None) -> EvalRun | None:
