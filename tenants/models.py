@@ -115,6 +115,7 @@ class Tenant(models.Model):
         Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="null: the plan named default"
     )
     time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
+    no_shadow = models.BooleanField(default=False, help_text="none of its requests is mirrored to a version that is tried out")
 
     class Meta:
         constraints = (models.UniqueConstraint(Lower("name"), name="tenants_names_differ_by_more_than_case"),)

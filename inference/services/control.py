@@ -7,11 +7,15 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
                                   addresses (CIDR; []: any), tier_ceiling ("": the plan's), is_disabled}
     member   key = "<tenant id>/<user id>"  {role}; no row: not a member (or switched off), whose keys and tickets are refused
     model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
-                                  targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default}
+                                  targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default,
+                                  versions: {stable, candidate (or null), candidate_share_ppm, shadow_share_ppm,
+                                  shadow_max_usd_micros_left, salt, pinned: [labels]}}; without versions, all that is ready
+                                  serves
     replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
                                   default_max_tokens (or null), salt_per_key, discount_percent, is_prepaid,
+                                  pins: {model: version}, no_shadow,
                                   limits: [{scope ("tenant" | "key" | "model"), id (as in policy's Scope),
                                   kind (LimitKind), value}, ...]}; no row: the default plan
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
