@@ -35,7 +35,8 @@ def acme() -> Tenant:
 def terms(tenant: Tenant) -> dict[str, Any]:
     change = ControlChange.objects.filter(kind="terms", key=str(tenant.id)).latest("id")
     assert change.payload is not None
-    return change.payload
+    found: dict[str, Any] = change.payload
+    return found
 
 
 def promote(cast: Cast) -> None:
