@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0020_fill_targets_met'),
+        ('billing', '0021_closing_runs_and_who_asked'),
     ]
 
     operations = [

@@ -1,5 +1,7 @@
 """Operators: models, their versions, and how two of them differ."""
 
+from typing import Any
+
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -25,7 +27,7 @@ def models(request: HttpRequest) -> HttpResponse:
 @operators_only
 def model(request: HttpRequest, model: int) -> HttpResponse:
     page = _found(model)
-    shown = {"page": page, "price": list_prices().get(page.model.public_id), "retire_form": RetireForm()}
+    shown: dict[str, Any] = {"page": page, "price": list_prices().get(page.model.public_id), "retire_form": RetireForm()}
     labels = [row.label for row in page.rows]
     before, after = request.GET.get("before", ""), request.GET.get("after", "")
     if before in labels and after in labels:
