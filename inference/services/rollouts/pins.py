@@ -11,7 +11,8 @@ from headway.errors import InvalidInput
 from inference.models import ModelVersion, Pool, Replica, ReplicaState
 from inference.rollout_models import VersionPin
 from inference.services.registry import pool_of, publish_model
-from inference.services.rollouts.fleet import settle_fleet, wanted_beside
+from inference.services.rollouts.fleet import settle_fleet
+from inference.services.rollouts.pin_reads import pinnable_versions
 from inference.services.version_labels import version_label, version_named
 from tenants.services.audit import record_audit
 from tenants.services.holding import hold_tenant
@@ -31,7 +32,7 @@ def pin_version(*, tenant: Any, public_id: str, label: str, actor: str, is_self_
         version, now = version_named(pool.model, label), timezone.now()
         if version.retired_at or (version.retires_at and version.retires_at <= now):
             raise InvalidInput(f"{version} is retired", param="version")
-        if is_self_service and version.pk not in {choice.pk for choice in pinnable_versions(pool, now=now)}:
+        if is_self_service and version.pk not in {choice.pk for choice in pinnable_versions(pool)}:
             raise InvalidInput(f"{version} is not served: choose a version that is", param="version")
         before = VersionPin.objects.filter(tenant_id=tenant.id, model=pool.model).select_related("version").first()
         values = {"version": version, "is_in_force": _serves(pool, version), "created_by": actor[:200]}
@@ -53,13 +54,6 @@ def unpin_version(*, tenant: Any, public_id: str, actor: str) -> bool:
         _follow(pool, tenant, timezone.now())
         _audit(tenant, pool, actor, pin.version, None)
     return True
-
-
-def pinnable_versions(pool: Pool, *, now: datetime) -> list[ModelVersion]:
-    """What a tenant may choose: the stable version, and those that serve or stand by beside it for others' sake."""
-    candidates = {rollout.to_version_id for rollout in pool.model.rollouts.all() if rollout.is_open}
-    ids = {pool.version_id or 0, *wanted_beside(pool, now=now)} - candidates
-    return list(ModelVersion.objects.filter(pk__in=ids, retired_at=None).order_by("-number"))
 
 
 def put_pins_in_force(*, now: datetime) -> int:

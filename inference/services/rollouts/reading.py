@@ -1,6 +1,6 @@
 """Rollouts as commands, the API and pages show them."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -60,9 +60,13 @@ def rollouts(*, public_id: str = "", is_open: bool | None = None) -> QuerySet[Ro
     return rows
 
 
+def every_event(rollout: Rollout) -> QuerySet[RolloutEvent]:
+    return RolloutEvent.objects.filter(rollout=rollout)
+
+
 def events_of(rollout: Rollout) -> list[RolloutEvent]:
-    """Newest first."""
-    return list(RolloutEvent.objects.filter(rollout=rollout).order_by("-id")[:NEWEST_EVENTS])
+    """The newest, newest first."""
+    return list(every_event(rollout).order_by("-id")[:NEWEST_EVENTS])
 
 
 def view_of(rollout: Rollout, *, now: datetime) -> RolloutView:
@@ -117,10 +121,6 @@ def event_shown(event: RolloutEvent) -> dict[str, Any]:
         "reason": event.reason,
         "evidence": event.evidence,
     }
-
-
-def plan_shown(plan: Plan) -> dict[str, Any]:
-    return asdict(plan)
 
 
 def _steps(rollout: Rollout, plan: Plan) -> list[StepView]:
