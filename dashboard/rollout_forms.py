@@ -90,7 +90,7 @@ class RolloutForm(forms.Form):
         if asked["shadow_percent"] or asked["shadow_micros"]:
             share = asked["shadow_percent"][0] if asked["shadow_percent"] else 0
             shadow = {"share_ppm": share, "max_usd_micros": asked["shadow_micros"] or 0, **step}
-        return {"steps": [{"share_ppm": share, **step} for share in asked["steps"]], "shadow": shadow, "evals": []}
+        return {"steps": [{"share_ppm": share, **step} for share in asked["steps"]], "shadow": shadow}
 
     def gates(self) -> dict[str, Any]:
         asked = self.cleaned_data

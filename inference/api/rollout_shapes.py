@@ -31,7 +31,6 @@ class MirrorShape(s.Serializer):
 class ScheduleShape(s.Serializer):
     steps = StepShape(many=True, min_length=1, max_length=MAX_STEPS)
     shadow = MirrorShape(required=False, allow_null=True, default=None)
-    evals = s.ListField(child=s.CharField(max_length=63), required=False, default=list, max_length=20)
 
 
 class NewRollout(s.Serializer):

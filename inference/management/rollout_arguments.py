@@ -23,7 +23,6 @@ def add_create_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--shadow-percent", type=_share, help="of the requests, mirrored before anybody gets its answers")
     parser.add_argument("--shadow-usd", type=_micros, help="what the mirrored requests may cost")
-    parser.add_argument("--eval", action="append", default=[], metavar="SET", help="an eval set it has to pass (repeatable)")
     parser.add_argument(
         "--gate",
         type=_gate,
@@ -48,7 +47,7 @@ def schedule_from(options: dict[str, Any]) -> dict[str, Any]:
     shadow = None
     if options["shadow_percent"] or options["shadow_usd"]:
         shadow = {"share_ppm": options["shadow_percent"] or 0, "max_usd_micros": options["shadow_usd"] or 0, **step}
-    return {"steps": [{"share_ppm": share, **step} for share in options["steps"]], "shadow": shadow, "evals": options["eval"]}
+    return {"steps": [{"share_ppm": share, **step} for share in options["steps"]], "shadow": shadow}
 
 
 def _share(text: str) -> int:

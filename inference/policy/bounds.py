@@ -88,13 +88,3 @@ def mean(values: Sequence[float], confidence: float) -> Bounds:
         return Bounds(fmean(values) if values else math.nan, -math.inf, math.inf)
     middle, reach = fmean(values), z_of(confidence) * stdev(values) / math.sqrt(len(values))
     return Bounds(middle, middle - reach, middle + reach)
-
-
-def mean_rise(before: Sequence[float], after: Sequence[float], confidence: float) -> Bounds:
-    """How much higher the second mean is, of samples that are not paired."""
-    if min(len(before), len(after)) < MIN_FOR_MEAN:
-        rise = fmean(after) - fmean(before) if before and after else math.nan
-        return Bounds(rise, -math.inf, math.inf)
-    rise = fmean(after) - fmean(before)
-    reach = z_of(confidence) * math.sqrt(stdev(before) ** 2 / len(before) + stdev(after) ** 2 / len(after))
-    return Bounds(rise, rise - reach, rise + reach)

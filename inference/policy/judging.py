@@ -6,10 +6,10 @@ samples are no pass.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from inference.policy.bounds import Bounds, mean, mean_rise, quantile, share_rise
-from inference.policy.rollout_gates import CandidateHealth, EvalScores, Finding, Gates, Outcome, Verdict, Window
+from inference.policy.bounds import mean, quantile, share_rise
+from inference.policy.rollout_gates import CandidateHealth, Finding, Gates, Outcome, Verdict, Window
 
 
 def judge(gates: Gates, *, stable: Window, candidate: Window) -> Verdict:
@@ -43,36 +43,6 @@ def judge_health(gates: Gates, health: CandidateHealth) -> Verdict:
     elif health.ready < health.needed:
         reason, outcome = f"{health.ready} of {health.needed} replicas serve", Outcome.INSUFFICIENT
     return Verdict(outcome, (Finding("engines", outcome, reason, candidate_samples=health.ready),))
-
-
-def judge_evals(gates: Gates, scores: EvalScores) -> Finding:
-    """One eval set; of cases that both versions have, the differences are taken case by case."""
-    limit, name = gates.max_eval_drop, f"eval {scores.name}"
-    if limit is None:
-        return Finding(name, Outcome.PASS, f"{name} is no gate")
-    both = sorted(scores.stable.keys() & scores.candidate.keys())
-    is_paired = len(both) == len(scores.stable) == len(scores.candidate)
-
-    def bounds(confidence: float) -> Bounds:
-        if is_paired:
-            return mean([scores.candidate[case] - scores.stable[case] for case in both], confidence)
-        return mean_rise(list(scores.stable.values()), list(scores.candidate.values()), confidence)
-
-    sure, surer = bounds(gates.confidence), bounds(gates.breach_confidence)
-    outcome = _within(-sure.low, -surer.high, limit, may_breach=True)
-    reason = f"{name}: {_signed(sure.value)} on average, a drop of {limit:g} is allowed"
-    return Finding(
-        name,
-        outcome,
-        _told(reason, outcome),
-        limit=-limit,
-        stable=_mean(scores.stable),
-        candidate=_mean(scores.candidate),
-        low=_finite(sure.low),
-        high=_finite(sure.high),
-        stable_samples=len(scores.stable),
-        candidate_samples=len(scores.candidate),
-    )
 
 
 def judge_similarity(gates: Gates, similarity: Sequence[float]) -> Verdict:
@@ -196,10 +166,6 @@ def _share(of: tuple[int, int]) -> float | None:
     return of[0] / of[1] if of[1] else None
 
 
-def _mean(scores: Mapping[str, float]) -> float | None:
-    return sum(scores.values()) / len(scores) if scores else None
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -210,7 +176,3 @@ def _percent(value: float | None) -> str:
 
 def _ms(value: float) -> str:
     return f"{value:.0f} ms" if math.isfinite(value) else "nothing measured"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3f}" if math.isfinite(value) else "nothing"

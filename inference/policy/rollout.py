@@ -38,7 +38,6 @@ class Plan:
     steps: tuple[Step, ...]
     gates: Gates
     shadow: ShadowStep | None = None
-    eval_sets: tuple[str, ...] = ()
 
 
 class Next(StrEnum):

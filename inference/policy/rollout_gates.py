@@ -1,7 +1,6 @@
 """What a rollout's gates allow, and what they say of two versions in the same window (judged in judging.py)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -24,8 +23,6 @@ class Gates:
     ttft_p95_ratio: float | None = 2.0
     inter_token_p50_ratio: float | None = 1.5
     inter_token_p95_ratio: float | None = 2.0
-    max_eval_drop: float | None = 0.05
-    """Of the mean score of an eval set, 0 to 1."""
     min_similarity: float | None = None
     """Of shadowed answers to those of the stable version, 0 to 1; sampled answers differ by themselves."""
     ttft_slack_ms: float = 30.0
@@ -74,15 +71,6 @@ class CandidateHealth:
     """How long the slowest has been loading or certified."""
     staging_s: float = 0.0
     """How long the slowest has waited for its weights."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvalScores:
-    """Of one eval set, by case: 0 to 1. Paired where both have the case."""
-
-    name: str
-    stable: Mapping[str, float] = field(default_factory=dict)
-    candidate: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

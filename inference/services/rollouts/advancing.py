@@ -12,7 +12,7 @@ from inference.policy.judging import joined, judge, judge_health
 from inference.policy.rollout import Next, Plan, ShadowStep, Step, next_step
 from inference.policy.rollout_gates import Outcome, Verdict
 from inference.rollout_models import Rollout, RolloutState
-from inference.services.rollouts.eval_results import judge_eval_sets
+from inference.services.rollouts.eval_results import has_eval_gates, judge_eval_gates
 from inference.services.rollouts.evidence import traffic
 from inference.services.rollouts.fleet import Fleet, fleet_of, needed_replicas, settle_fleet, settle_stable
 from inference.services.rollouts.going_back import go_back, tick_way_back
@@ -81,7 +81,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
         verdicts.append(shadow.verdict)
         num_samples, left = shadow.num_samples, shadow.micros_left
     if rollout.state == _S.EVALS:
-        verdicts.append(judge_eval_sets(rollout, plan))
+        verdicts.append(judge_eval_gates(rollout))
     verdict = joined(*verdicts)
     return Sight(
         state=RolloutState(rollout.state),
@@ -129,7 +129,7 @@ def _step_shadow(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
 
 def _step_evals(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> None:
     if sight.verdict.outcome is Outcome.PASS and sight.fleet.ready:
-        _leave(rollout, pool, sight, "all eval sets pass")
+        _leave(rollout, pool, sight, "all eval gates pass")
     else:
         say(rollout, trouble or (sight.reasons if sight.fleet.ready else _waits_for(sight)))
 
@@ -176,7 +176,7 @@ def _give_share(rollout: Rollout, pool: Pool, sight: Sight, step: Step) -> None:
 def _leave(rollout: Rollout, pool: Pool, sight: Sight, reason: str) -> None:
     """To the next of its states that the plan has."""
     after = {_S.CERTIFYING: 0, _S.SHADOW: 1, _S.EVALS: 2}[sight.state]
-    ways = [(_S.SHADOW, sight.plan.shadow is not None), (_S.EVALS, bool(sight.plan.eval_sets)), (_S.CANARY, True)]
+    ways = [(_S.SHADOW, sight.plan.shadow is not None), (_S.EVALS, has_eval_gates(rollout)), (_S.CANARY, True)]
     to = next(state for state, is_asked in ways[after:] if is_asked)
     _move(rollout, pool, sight, to, reason, shadow_share_ppm=0)
 

@@ -12,7 +12,6 @@ from inference.errors import RolloutMoved, RolloutOpen
 from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.registry import pool_of
-from inference.services.rollouts.eval_results import check_eval_sets
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
 from inference.services.rollouts.going_back import go_back
 from inference.services.rollouts.moves import change, held_pool, move, note
@@ -42,7 +41,6 @@ def create_rollout(
     """
     asked, wanted = dict(schedule or default_schedule()), dict(gates or {})
     plan = plan_of(asked, wanted)
-    check_eval_sets(plan)
     check_shadow(plan)
     if not 0 <= window_s <= MAX_S or (kept_warm is not None and not 0 <= kept_warm <= 1000):
         raise InvalidInput(f"the window is 0 to {MAX_S} s, and 0 to 1000 replicas are kept warm in it", param="window_s")

@@ -1,8 +1,7 @@
 """What is asked of a rollout: its steps, what is mirrored, its gates. Kept as JSON; read and checked here alone.
 
 schedule  {"steps": [{"share_ppm", "min_duration_s", "min_samples"}, ...],
-           "shadow": null or {"share_ppm", "min_duration_s", "min_samples", "max_usd_micros"},
-           "evals": [names of eval sets, each of which is a gate]}
+           "shadow": null or {"share_ppm", "min_duration_s", "min_samples", "max_usd_micros"}}
 gates     the fields of inference.policy.rollout_gates.Gates that are no default; null: that gate is off
 """
 
@@ -25,24 +24,23 @@ DEFAULT_STEP_S = 300
 DEFAULT_SAMPLES = 150
 GATE_NAMES = tuple(field.name for field in fields(Gates))
 _MAY_BE_OFF = {field.name for field in fields(Gates) if "None" in str(field.type)}
-_AT_MOST = {"max_error_rise": 1, "max_length_rise": 1, "max_eval_drop": 1, "min_similarity": 1}
+_AT_MOST = {"max_error_rise": 1, "max_length_rise": 1, "min_similarity": 1}
 
 
 def default_schedule() -> dict[str, Any]:
     step = {"min_duration_s": DEFAULT_STEP_S, "min_samples": DEFAULT_SAMPLES}
-    return {"steps": [{"share_ppm": share, **step} for share in DEFAULT_SHARES_PPM], "shadow": None, "evals": []}
+    return {"steps": [{"share_ppm": share, **step} for share in DEFAULT_SHARES_PPM], "shadow": None}
 
 
 def plan_of(schedule: Mapping[str, Any], gates: Mapping[str, Any]) -> Plan:
     """Raises InvalidInput for what a rollout could not be run by."""
-    unknown = sorted(schedule.keys() - {"steps", "shadow", "evals"})
+    unknown = sorted(schedule.keys() - {"steps", "shadow"})
     if unknown:
-        raise InvalidInput(f"a schedule has steps, shadow and evals, not {unknown[0]!r}", param="schedule")
+        raise InvalidInput(f"a schedule has steps and shadow, not {unknown[0]!r}", param="schedule")
     return Plan(
         steps=_steps(schedule.get("steps")),
         gates=gates_of(gates),
         shadow=_shadow(schedule.get("shadow")),
-        eval_sets=_names(schedule.get("evals") or []),
     )
 
 
@@ -99,9 +97,3 @@ def _numbers(given: Any, most: Mapping[str, int]) -> dict[str, int]:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most[name]:
             raise InvalidInput(f"{name} is a whole number from 0 to {most[name]}", param="steps")
     return dict(given)
-
-
-def _names(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
-        raise InvalidInput("evals are names of eval sets", param="evals")
-    return tuple(given)

@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from inference.models import Pool
 from inference.policy.rollout import PPM, Plan
 from inference.rollout_models import Rollout, RolloutEvent, RolloutState
+from inference.services.rollouts.eval_results import has_eval_gates
 from inference.services.rollouts.fleet import is_way_back_open
 from inference.services.rollouts.plans import gates_shown, plan_of
 from inference.services.version_labels import version_label
@@ -127,7 +128,7 @@ def _steps(rollout: Rollout, plan: Plan) -> list[StepView]:
     states: list[tuple[RolloutState, str]] = [(_S.STAGING, "staging"), (_S.CERTIFYING, "certifying")]
     if plan.shadow is not None:
         states.append((_S.SHADOW, "shadow"))
-    if plan.eval_sets:
+    if rollout.state == _S.EVALS or has_eval_gates(rollout):
         states.append((_S.EVALS, "evals"))
     names = [(name, 0) for _, name in states]
     names += [(f"{100 * step.share_ppm / PPM:g} %", step.share_ppm) for step in plan.steps] + [("100 %", PPM)]

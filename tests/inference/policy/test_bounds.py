@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.policy.bounds import MIN_FOR_MEAN, mean, mean_rise, quantile, share, share_rise
+from inference.policy.bounds import MIN_FOR_MEAN, mean, quantile, share, share_rise
 
 HITS = st.integers(0, 300).flatmap(lambda samples: st.tuples(st.integers(0, samples), st.just(samples)))
 
@@ -63,6 +63,3 @@ def test_the_bounds_of_a_quantile_miss_it_no_more_often_than_they_say(at: float)
 def test_means_of_few_have_no_bounds_and_of_many_have_them() -> None:
     assert mean([0.5] * (MIN_FOR_MEAN - 1), 0.95).high == math.inf
     assert mean([0.0, 1.0] * 50, 0.95).high == pytest.approx(0.583, abs=0.002)
-    rise = mean_rise([0.0, 1.0] * 100, [1.0] * 200, 0.95)
-    assert rise.value == 0.5
-    assert 0.4 < rise.low < 0.5 < rise.high < 0.6

@@ -22,7 +22,7 @@ from tests.inference.gateway.usage_drafts import draft
 _R = ReplicaState
 _ids = itertools.count(1)
 STEP = {"min_duration_s": 60, "min_samples": 100}
-SCHEDULE = {"steps": [{"share_ppm": share, **STEP} for share in (50_000, 500_000)], "shadow": None, "evals": []}
+SCHEDULE = {"steps": [{"share_ppm": share, **STEP} for share in (50_000, 500_000)], "shadow": None}
 
 
 def spec(weights: str = "/weights/m") -> VersionSpec:

@@ -332,7 +332,6 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"steps": [{"share_ppm": 10}]},
     {"steps": "5"},
     {**SCHEDULE, "speed": 1},
-    {**SCHEDULE, "evals": ["no-such-set"]},
     {**SCHEDULE, "shadow": {"share_ppm": 10}},
 )
 
