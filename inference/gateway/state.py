@@ -90,6 +90,8 @@ class ModelEntry:
     max_queued: int
     min_in_flight: int
     targets: Mapping[Tier, TierTargets]
+    hold_limit_s: float = 0.0
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class _Model(msgspec.Struct, frozen=True):
     max_queued: int
     min_in_flight: int = 1
     targets_ms: dict[str, int | None] = {}
+    hold_limit_s: float = 0.0
+    start_s: float = 0.0
 
 
 class _Replica(msgspec.Struct, frozen=True):
@@ -159,7 +163,7 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
 }
 
 
-_MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight")
+_MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight", "hold_limit_s", "start_s")
 
 # Gone would mean without limits, free, unspent: what was known before is nearer to the truth.
 _KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month", "balance"})

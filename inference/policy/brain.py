@@ -15,6 +15,7 @@ from inference.policy.decisions import (
     Ask,
     Decision,
     Ending,
+    Granted,
     LimitHit,
     Queued,
     RateView,
@@ -29,6 +30,7 @@ from inference.policy.decisions import (
     TierTargets,
     Usage,
 )
+from inference.policy.demand import Demand, DemandView
 from inference.policy.entry import Entry, Stage
 from inference.policy.limit_views import LimiterSnapshot
 from inference.policy.limits import Limiter
@@ -47,6 +49,8 @@ class BrainSnapshot:
     """Restored requests that run although a limit or a replica was full, or on a replica that nobody knows."""
     limits: LimiterSnapshot
     pools: dict[str, PoolSnapshot] = field(default_factory=dict)
+    demand: dict[str, DemandView] = field(default_factory=dict)
+    """By model."""
 
 
 class Brain:
@@ -62,6 +66,7 @@ class Brain:
         self._blocked: dict[tuple[str, Scope], set[str]] = {}  # who waits for a slot of a tenant's scope, by model
         self._overcommitted: set[str] = set()
         self._num_entries = 0
+        self._demand: defaultdict[str, Demand] = defaultdict(Demand)
 
     # What holds
 
@@ -88,6 +93,19 @@ class Brain:
         """These, and no others, are ready. A model that is not served is no error."""
         pool = self._pools.get(model)
         return [] if pool is None or model in self._dropped else self._told(pool.set_replicas(specs, now_s))
+
+    def set_waking(self, model: str, *, hold_limit_s: float, start_s: float) -> None:
+        """As the pool's. A model that is not served is no error."""
+        if model in self._pools:
+            self._pools[model].set_waking(hold_limit_s=hold_limit_s, start_s=start_s)
+
+    def waiting_to_wake(self) -> list[str]:
+        """Models that serve nothing, for which somebody waits and something is to be started."""
+        return [model for model, pool in self._pools.items() if pool.waits_to_wake]
+
+    def cannot_wake(self, model: str, *, until_s: float, now_s: float) -> list[Decision]:
+        pool = self._pools.get(model)
+        return [] if pool is None else self._told(pool.cannot_wake(until_s, now_s))
 
     def set_terms(self, terms: TenantTerms, now_s: float) -> list[Decision]:
         """Raises ValueError for a weight that is not above 0."""
@@ -150,6 +168,7 @@ class Brain:
         assert reserved is not None
         if entry is None:
             entry = self._new_entry(ask, arrival_s=now_s)
+            self._demand[ask.model].asked(entry.tier, ask.work_tokens, now_s)
         entry.ask, entry.max_tokens = ask, reserved
         return self._told(pool.ask(entry, now_s))
 
@@ -157,6 +176,8 @@ class Brain:
         """One that does not run is no error. May make room: look at `next_event_s`."""
         entry = self._entries.get(id)
         if entry is not None:
+            if entry.stage is Stage.RUNNING and not entry.has_begun:
+                self._demand[entry.ask.model].first_token(entry.tier, now_s - entry.arrival_s)
             self._pools[entry.ask.model].first_token(entry, now_s)
 
     def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
@@ -305,6 +326,7 @@ class Brain:
             overcommitted=len(self._overcommitted),
             limits=self._limiter.snapshot(),
             pools=pools,
+            demand={model: demand.view(now_s) for model, demand in self._demand.items() if model in self._pools},
         )
 
     # Inside
@@ -369,12 +391,15 @@ class Brain:
         )
 
     def _told(self, decisions: list[Decision]) -> list[Decision]:
-        """Who is refused is forgotten."""
+        """Who is refused is forgotten; what a grant finds cached is no work."""
         for decision in decisions:
             if type(decision) is Refused:
                 entry = self._entries.get(decision.id)
                 if entry is not None:
                     self._forget(entry)
+            elif type(decision) is Granted:
+                ask = self._entries[decision.id].ask
+                self._demand[ask.model].granted(ask.work_tokens, decision.predicted_cached_tokens)
         return decisions
 
     def _forget(self, entry: Entry) -> None:
@@ -389,6 +414,7 @@ class Brain:
         ):
             self._dropped.discard(model)
             del self._pools[model]
+            self._demand.pop(model, None)
 
     def check_invariants(self, now_s: float) -> None:
         """What must hold after any call with this `now_s`; for tests. O(everything)."""
