@@ -30,8 +30,7 @@ class WakeDesk:
     def work(self, is_database_there: bool) -> None:
         """The feed's thread. Raises what the database raises; who is wanted is asked for again with the next look."""
         for model in list(self._wanted):
-            if self._wanted.pop(model, self) is self:
-                continue
+            self._wanted.pop(model, None)
             why = self._why_not(model) if is_database_there else AWAY
             if why:
                 self.on_failed(model, why)

@@ -11,6 +11,7 @@ from headway.errors import InvalidInput
 from inference.models import Pool, Replica, ReplicaState
 from inference.scaling_models import WakeUp
 from inference.services.autoscale_memory import note_woken
+from inference.services.registry import publish_model
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want, wanted_counts
 
@@ -72,6 +73,7 @@ def _wake(row: WakeUp, now: datetime) -> bool:
         if not WakeUp.objects.filter(pool=pool, taken_at=None, refused="").update(taken_at=now):
             return False
         refused = _start_one(pool, row.asked_by, now)
+        publish_model(pool)  # with what a start usually takes by now
         if refused:
             WakeUp.objects.filter(pool=pool).update(taken_at=None, refused=refused[:500])
     return not refused

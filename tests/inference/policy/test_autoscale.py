@@ -1,6 +1,7 @@
 """How many replicas are to serve: up, down, to zero, and never on what nobody knows."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -107,7 +108,7 @@ def test_down_is_one_at_a_time_after_a_while_and_only_where_the_others_can_take_
     assert rig.serving == 1
     assert all(before - after == 1 for _, before, after in rig.changes)
     assert rig.changes[0][0] >= rig.now_s - 400 * TICK_S + TUNABLES.lookback_s
-    gaps = [b[0] - a[0] for a, b in zip(rig.changes, rig.changes[1:], strict=False)]
+    gaps = [b[0] - a[0] for a, b in pairwise(rig.changes)]
     assert len(rig.changes) == up_to - 1 and min(gaps) >= TUNABLES.down_pause_s
 
 
