@@ -2,13 +2,17 @@
 
 from django.urls import path, re_path
 
-from billing.api.routes import OF_OPERATORS
+from billing.api.routes import OF_OPERATORS as OF_MONEY
 from billing.api.routes import OF_TENANT as OF_BILLING
+from inference.api.routes import OF_OPERATORS as OF_FLEET
 from tenants.api import document, errors, members, tenants
 from tenants.api.urls import OF_TENANT as OF_TENANTS
 
 OF_TENANT = OF_TENANTS | OF_BILLING
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+
+OF_OPERATORS = OF_MONEY | OF_FLEET
+"""Below `operator/`: every one is an OperatorView (a test walks them all)."""
 
 urlpatterns = [
     path("openapi.json", document.Document.as_view(), name="api-schema"),

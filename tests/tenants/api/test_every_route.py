@@ -12,11 +12,10 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.account_models import BillingAccount
-from billing.api.routes import OF_OPERATORS
 from billing.services.credit_notes import issue_credit_note
 from billing.services.exports import KIND as EXPORT
 from billing.services.exports import export_requests
-from headway.urls_api import OF_TENANT, urlpatterns
+from headway.urls_api import OF_OPERATORS, OF_TENANT, urlpatterns
 from inference.models import ControlChange
 from tenants.access import OF_ROLE, OF_SCOPE, Action, Role, Scope, actions_of_key, allows
 from tenants.api.base import TenantView
