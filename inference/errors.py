@@ -3,10 +3,12 @@
 │   ├── UnknownModel            fix the model's name
 │   ├── UnknownVersion          fix the version's name
 │   ├── UnknownRollout          fix the rollout's number
+│   ├── UnknownEval             fix the name of the eval set, or the number of the run
 │   └── UnknownReplica          fix the replica's id
 ├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -46,6 +48,12 @@ class UnknownReplica(NotFound):
     code = "replica_not_found"
 
 
+class UnknownEval(NotFound):
+    """Fix the name of the eval set, or the number of the run; there is no such one."""
+
+    code = "eval_not_found"
+
+
 class ModelExists(Conflict):
     """Choose another public id; this one is taken."""
 
@@ -80,6 +88,12 @@ class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class BadEvalSet(InvalidInput):
+    """Fix the file of cases, at the line it names; nothing was imported."""
+
+    code = "bad_eval_set"
 
 
 class NoReplicaReady(Unavailable):

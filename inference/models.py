@@ -4,6 +4,8 @@ import uuid
 
 from django.db import models
 
+from inference import eval_models  # noqa: F401  tables with a module of their own
+
 
 class Model(models.Model):
     """What a customer asks for by its public id (which may contain slashes)."""
