@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0013_balance_alerts'),
+        ('tenants', '0014_operator_account'),
     ]
 
     operations = [
