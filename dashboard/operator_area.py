@@ -15,7 +15,11 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_models", "Models", "box"),
+    ("operator_rollouts", "Rollouts", "activity"),
     ("operator_evals", "Evals", "circle-check"),
+    ("operator_pools", "Pools", "gauge"),
+    ("operator_decisions", "Autoscaler", "activity"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),

@@ -1,10 +1,11 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
-│   ├── UnknownReplica          fix the replica's id
-│   ├── UnknownVersion          fix the version's label
-│   └── UnknownEval             fix the name of the eval set, or the number of the run
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
+│   ├── UnknownVersion          fix the version's name
+│   ├── UnknownRollout          fix the rollout's number
+│   ├── UnknownEval             fix the name of the eval set, or the number of the run
+│   └── UnknownReplica          fix the replica's id
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── BadEvalSet              fix the file of cases, at the line it names
@@ -29,16 +30,22 @@ class UnknownModel(NotFound):
     code = "model_not_found"
 
 
+class UnknownVersion(NotFound):
+    """Fix the version's name; `manage.py rollout list` and the registry's page name them."""
+
+    code = "version_not_found"
+
+
+class UnknownRollout(NotFound):
+    """Fix the rollout's number; `manage.py rollout list` lists them."""
+
+    code = "rollout_not_found"
+
+
 class UnknownReplica(NotFound):
     """Fix the replica's id; `manage.py status` lists them."""
 
     code = "replica_not_found"
-
-
-class UnknownVersion(NotFound):
-    """Fix the version's label, such as v2; the registry lists those of a model."""
-
-    code = "version_not_found"
 
 
 class UnknownEval(NotFound):
@@ -63,6 +70,18 @@ class IllegalTransition(Conflict):
     """Look again; the replica is not in the state this move starts from."""
 
     code = "illegal_transition"
+
+
+class RolloutOpen(Conflict):
+    """End the model's open rollout first; there is one at a time."""
+
+    code = "rollout_open"
+
+
+class RolloutMoved(Conflict):
+    """Look again; the rollout is not in a state in which that can be done."""
+
+    code = "rollout_moved"
 
 
 class BadWeights(InvalidInput):

@@ -16,7 +16,7 @@ from inference.evals.scores import Interval, Paired, mcnemar, paired_difference,
 from inference.models import Model, ModelVersion
 from inference.services.evals.pairs import paired_counts, paired_counts_of
 from inference.services.evals.sets import set_label
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 
 MAX_TAGS_SHOWN = 50
 
