@@ -5,7 +5,7 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 
 from django.db import models
 
-from billing import account_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  tables with modules of their own
+from billing import account_models, closing_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  more tables
 from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
@@ -288,6 +288,7 @@ class Reconciliation(models.Model):
     """One comparison of the ledger with the engines' own counters. Kept."""
 
     day = models.DateField(null=True, unique=True, help_text="of UTC, of the daily one; null: somebody asked for it")
+    asked_by = models.CharField(max_length=200, blank=True, help_text="who waits for a worker to do it; blank: nobody does")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, help_text="null: it runs, or was cut off")
     incarnations = models.PositiveIntegerField(default=0)

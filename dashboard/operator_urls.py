@@ -2,7 +2,15 @@
 
 from django.urls import path
 
-from dashboard.views import operator_exports, operator_invoices, operator_prices, operator_reports, operator_tenants
+from dashboard.views import (
+    operator_adjustments,
+    operator_exports,
+    operator_invoices,
+    operator_prices,
+    operator_reconciliation,
+    operator_reports,
+    operator_tenants,
+)
 
 T = "tenants/<slug:tenant>/"
 INVOICE = "invoices/<slug:number>/"
@@ -22,6 +30,7 @@ urlpatterns = [
     path(T + "resume/", operator_tenants.resume, name="operator_resume"),
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
+    path(T + "debit/", operator_tenants.debit, name="operator_debit"),
     path("prices/", operator_prices.prices, name="operator_prices"),
     path("prices/new/", operator_prices.new, name="operator_price_new"),
     path("invoices/", operator_invoices.invoices, name="operator_invoices"),
@@ -33,5 +42,11 @@ urlpatterns = [
     path("documents/<slug:number>.pdf", operator_invoices.pdf, name="operator_pdf"),
     path("close/", operator_invoices.closing, name="operator_close"),
     path("close/now/", operator_invoices.close, name="operator_close_now"),
+    path("reconciliation/", operator_reconciliation.runs, name="operator_reconciliations"),
+    path("reconciliation/now/", operator_reconciliation.ask, name="operator_reconcile_now"),
+    path("reconciliation/<id:run_id>/", operator_reconciliation.run, name="operator_reconciliation"),
+    path("adjustments/", operator_adjustments.adjustments, name="operator_adjustments"),
+    path("adjustments/goodwill/", operator_adjustments.goodwill, name="operator_goodwill"),
+    path("adjustments/<slug:request_id>/", operator_adjustments.adjust, name="operator_adjust"),
     path(T + "visit/", operator_tenants.visit, name="operator_visit"),
 ]

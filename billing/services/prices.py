@@ -1,5 +1,6 @@
 """Prices of models: append-only, each a new version."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -92,6 +93,14 @@ def price_in_force(model: str, tier: str, at: datetime) -> Price | None:
     rows = Price.objects.filter(model=model, tier__in={tier, ""}, effective_from__lte=at)
     found: Price | None = max(rows, key=lambda price: (price.tier == tier, price.effective_from, price.version), default=None)
     return found
+
+
+def ids_in_force(models: Iterable[str], *, now: datetime) -> set[int]:
+    """Of each of these models and tiers the version that holds: in one query."""
+    holds: dict[tuple[str, str], int] = {}
+    for price in Price.objects.filter(model__in=set(models), effective_from__lte=now).order_by("effective_from", "version"):
+        holds[price.model, price.tier] = price.id
+    return set(holds.values())
 
 
 def _check_jump(model: str, tier: str, amounts: tuple[int, int, int], at: datetime) -> None:

@@ -1,6 +1,12 @@
 """Currencies of invoices by their ISO 4217 code, with the digits of their minor unit. Pure."""
 
+from decimal import Decimal, DecimalException
+
+from headway.errors import InvalidInput
+
 USD = "USD"
+MAX_MINOR = 10**15
+"""More than any invoice comes to."""
 
 _TWO = (
     "AED ALL AMD ARS AUD AZN BAM BBD BDT BGN BMD BND BOB BRL BSD BWP BZD CAD CHF CNY COP CRC CVE CZK DKK DOP DZD EGP ETB EUR "
@@ -17,6 +23,21 @@ def minor_to_text(amount_minor: int, currency: str) -> str:
     digits = MINOR_DIGITS[currency]
     sign, value = "-" if amount_minor < 0 else "", abs(amount_minor)
     return f"{sign}{value // 10**digits}" + (f".{value % 10**digits:0{digits}d}" if digits else "")
+
+
+def text_to_minor(text: str, currency: str, *, param: str) -> int:
+    """123450 of "1234.5" in USD. Raises InvalidInput for what is no amount above zero in that currency's digits."""
+    digits = MINOR_DIGITS[currency]
+    try:
+        minor = Decimal(text).scaleb(digits)
+        is_amount = minor.is_finite() and 0 < minor < MAX_MINOR and minor == minor.to_integral_value()
+    except DecimalException:
+        is_amount = False
+    if not is_amount:
+        raise InvalidInput(
+            f"{param} is an amount above 0 in {currency} with at most {digits} decimals: {text[:50]!r}", param=param
+        )
+    return int(minor)
 
 
 def minor_to_print(amount_minor: int, currency: str) -> str:

@@ -1,6 +1,6 @@
 """US dollars as people write them; micro-dollars, as what is agreed on is kept, and pico-dollars, as what is spent is."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, DecimalException
 
 from headway.errors import InvalidInput
 
@@ -14,13 +14,30 @@ def usd_to_micros(text: str, *, param: str, max_usd: int) -> int:
     """Raises InvalidInput for what is no decimal number, is below zero, above `max_usd` or finer than a micro-dollar."""
     try:
         micros = Decimal(text) * MICROS_A_USD
-    except InvalidOperation:
+    except DecimalException:  # no number, or one out of all bounds
         raise InvalidInput(f"{param} must be US dollars as a decimal number, such as 2.50: {text!r}", param=param) from None
     if not micros.is_finite() or not 0 <= micros <= max_usd * MICROS_A_USD:
         raise InvalidInput(f"{param} must be from 0 to {max_usd} US dollars: {text!r}", param=param)
     if micros != micros.to_integral_value():
         raise InvalidInput(f"{param} must have at most six decimals (a micro-dollar): {text!r}", param=param)
     return int(micros)
+
+
+def usd_to_picos(text: str, *, param: str, max_usd: int) -> int:
+    """Below zero too, and to the pico-dollar. Raises InvalidInput."""
+    try:
+        usd = Decimal(text)
+        if not usd.is_finite() or abs(usd) > max_usd:
+            raise InvalidInput(f"{param} must be at most {max_usd} US dollars: {text[:50]!r}", param=param)
+        picos = usd.scaleb(12)
+        is_whole = picos == picos.to_integral_value()
+    except DecimalException:
+        raise InvalidInput(
+            f"{param} must be US dollars as a decimal number, such as -2.50: {text[:50]!r}", param=param
+        ) from None
+    if not is_whole:
+        raise InvalidInput(f"{param} must have at most twelve decimals (a pico-dollar): {text[:50]!r}", param=param)
+    return int(picos)
 
 
 def micros_to_usd(micros: int) -> str:

@@ -2,6 +2,7 @@
 
 from django.urls import path, re_path
 
+from billing.api.routes import OF_OPERATORS
 from billing.api.routes import OF_TENANT as OF_BILLING
 from tenants.api import document, errors, members, tenants
 from tenants.api.urls import OF_TENANT as OF_TENANTS
@@ -15,5 +16,6 @@ urlpatterns = [
     path("tenants/", tenants.Tenants.as_view(), name="api-tenants"),
     path("invitations/accept/", members.AcceptInvitation.as_view(), name="api-accept"),
     *(path(f"tenants/<slug:tenant>/{rest}", view.as_view()) for rest, view in OF_TENANT.items()),
+    *(path(f"operator/{rest}", view.as_view()) for rest, view in OF_OPERATORS.items()),
     re_path(r"^.*$", errors.unknown_path),
 ]
