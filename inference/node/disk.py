@@ -114,7 +114,7 @@ class WeightsDisk:
     def _disk(self, target: Path) -> Disk:
         others = {other: size for other, size in self._fetches.items() if other != target}
         return Disk(
-            used_bytes=_bytes_below(self.folder),
+            used_bytes=bytes_below(self.folder),
             promised_bytes=sum(max(0, size - self._written_bytes(other)) for other, size in others.items()),
             free_bytes=self._free_bytes(self.folder),
             budget_bytes=self._settings.budget_bytes,
@@ -127,7 +127,7 @@ class WeightsDisk:
         return [
             Held(
                 name=str(folder.relative_to(self.folder)),
-                size_bytes=_bytes_below(folder),
+                size_bytes=bytes_below(folder),
                 last_used_s=last_used_s,
                 is_needed=self._needed is None or target in self._needed,
                 is_in_use=target in self._fetches or in_use(target),
@@ -162,7 +162,7 @@ class WeightsDisk:
     def _written_bytes(self, target: Path) -> int:
         """Of what is being fetched."""
         under_way = [*self.folder.glob(f".partial-{target.name}-*"), *self.folder.glob(f"{DOWNLOADS}/{target.name}@*")]
-        return sum(_bytes_below(path) for path in under_way)
+        return sum(bytes_below(path) for path in under_way)
 
     def _evict(self, folder: Path) -> bool:
         """False: somebody builds it."""
@@ -195,7 +195,7 @@ def _arguments_of(run: Path) -> list[str]:
     return []
 
 
-def _bytes_below(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
     found = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

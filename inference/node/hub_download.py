@@ -16,7 +16,11 @@ from typing import IO, Any
 
 import httpx2  # what huggingface_hub speaks
 from huggingface_hub import constants, hf_hub_download, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported lazily
+    build_hf_headers,
+    hf_raise_for_status,
+    http_stream_backoff,
+)
 
 from inference.errors import BadWeights
 from inference.node.child import Cancelled, ChildFailed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx2  # what huggingface_hub speaks
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # exported lazily
 
 from inference.errors import BadWeights
 from inference.node.child import ChildFailed

@@ -1,14 +1,12 @@
 """Answer `manage.py capacity`: a model by its folder, by a staged version or by numbers, on a kind of GPU."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import InvalidInput
 from inference.engines.model_config import shape_of
 from inference.engines.vllm import parse_engine_args
-from inference.errors import TooLarge, UnknownModel
-from inference.models import ModelVersion
+from inference.errors import TooLarge
 from inference.policy.capacity import (
     BITS,
     GPU_BYTES,
@@ -21,7 +19,7 @@ from inference.policy.capacity import (
     capacity,
     weights_bytes,
 )
-from inference.services.registry import pool_of
+from inference.services.registry import version_named
 from inference.weight_uris import place_of
 
 NUMBERS = ("params_b", "layers", "kv_heads", "head_dim")
@@ -69,7 +67,7 @@ def _shape(asked: Asked, weights: Path) -> tuple[Shape, dict[str, str]]:
         raise InvalidInput(f"--{min(given).replace('_', '-')} goes without --model: its config.json says it", param=min(given))
     if asked.model.startswith(("/", ".")) or Path(asked.model, "config.json").is_file():
         return shape_of(Path(asked.model).absolute(), weights_format=asked.weights_dtype or ""), {}
-    version = _version(asked.model)
+    version = version_named(asked.model)
     folder = place_of(version.weights_uri, weights)
     if not (folder / "config.json").is_file():
         raise InvalidInput(f"{version} is not staged on this machine: name its folder, or give --params-b and the others")
@@ -92,20 +90,6 @@ def _shape_of_numbers(given: dict[str, float], weights_format: str) -> Shape:
         kv_heads=int(given["kv_heads"]),
         head_dim=int(given["head_dim"]),
     )
-
-
-def _version(named: str) -> ModelVersion:
-    match = re.fullmatch(r"(?P<model>.+?)(?::v(?P<number>\d+))?", named)
-    assert match is not None, "any text that is not empty matches"
-    pool = pool_of(match["model"])
-    if match["number"] is None:
-        if pool.version is None:
-            raise InvalidInput(f"model {named!r} has no managed version", param="model")
-        return pool.version
-    version = pool.model.versions.filter(number=int(match["number"])).first()
-    if version is None:
-        raise UnknownModel(f"{match['model']!r} has no version v{match['number']}", param="model")
-    return version
 
 
 def _machine(asked: Asked, flags: dict[str, str]) -> Machine:

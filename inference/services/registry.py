@@ -1,5 +1,6 @@
 """Register models, versions and external replicas; say how many replicas a pool should have."""
 
+import re
 import secrets
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
 
 MAX_PUBLIC_ID_CHARS = 200
+_VERSION = re.compile(r"(?P<model>.+?)(?::v(?P<number>[1-9]\d{0,8}))?")
 TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
 
@@ -113,6 +115,22 @@ def pool_of(public_id: str) -> Pool:
         return Pool.objects.select_related("model", "version").get(model__public_id=public_id)
     except Pool.DoesNotExist:
         raise UnknownModel(f"there is no model {public_id!r}; `manage.py status` lists them", param="model") from None
+
+
+def version_named(named: str) -> ModelVersion:
+    """Of `NAME` the stable one, of `NAME:v2` that one. Raises UnknownModel, InvalidInput."""
+    match = _VERSION.fullmatch(named)
+    if match is None:
+        raise UnknownModel("a version is named by its model's public id, or NAME:v2", param="model")
+    pool = pool_of(match["model"])
+    if match["number"] is None:
+        if pool.version is None:
+            raise InvalidInput(f"model {named!r} has no managed version", param="model")
+        return pool.version
+    version = pool.model.versions.filter(number=int(match["number"])).first()
+    if version is None:
+        raise UnknownModel(f"{match['model']!r} has no version v{match['number']}", param="model")
+    return version
 
 
 def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstream_model: str = "") -> Replica:
