@@ -37,6 +37,8 @@ class PoolStatus:
     max_queued: int
     targets: dict[str, dict[str, int]]
     """By tier: ttft_ms, inter_token_ms; as they hold, the defaults among them."""
+    engine_args: list[str]
+    """Over those of a replica's version."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,6 +153,7 @@ def pool_status(pool: Pool) -> PoolStatus:
             }
             for tier, target in targets.items()
         },
+        engine_args=pool.engine_args,
     )
 
 

@@ -13,6 +13,7 @@ from headway.home import Home
 from inference.engines.client import EngineClient
 from inference.engines.environments import EngineKind, engines_dir, find_environment
 from inference.engines.speculation import uris_of
+from inference.engines.verdicts import Question, check
 from inference.launchers.base import Launcher
 from inference.launchers.exec_launcher import ExecLauncher
 from inference.launchers.prefork_launcher import PreforkLauncher
@@ -28,6 +29,7 @@ from inference.node.tokeniser_files import read_tokeniser, write_tokeniser
 from inference.node.tools import Stageable, Tools
 from inference.node.weight_files import Staged
 from inference.node.weights import StagingTools, stage
+from inference.services.engine_arguments import VERDICTS
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +82,7 @@ def make_tools(
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),
         disk=WeightsDisk(home.weights, home.node, settings.disk),
-        stage=lambda wanted, job: _stage(tools, wanted, job),
+        stage=lambda wanted, job: _stage(tools, home.folder(VERDICTS), wanted, job),
         client=EngineClient,
         machine_kind=machine_kind,
         read_tokeniser=lambda desired: read_tokeniser(home.weights, desired),
@@ -89,11 +91,24 @@ def make_tools(
     return tools
 
 
-def _stage(tools: Tools, wanted: Stageable, job: Job[Any]) -> Staged:
-    """With its draft model, if it has one. Raises what `weights.stage` raises."""
+def _stage(tools: Tools, verdicts: Path, wanted: Stageable, job: Job[Any]) -> Staged:
+    """Once the engine's parser takes its arguments; with its draft model, if it has one.
+
+    Raises BadEngineArguments, LaunchFailed and what `weights.stage` raises.
+    """
     environment = tools.find_environment(wanted.engine_environment)
     variables = environment_of(tools, environment.kind)
     tools.launcher(environment.kind).prepare(environment, variables)
+    job.say("asking the engine's parser about its arguments")
+    question = Question(
+        environment=environment,
+        weights=tools.disk.folder,
+        weights_uri=wanted.weights_uri,
+        dtype=wanted.dtype,
+        max_num_seqs=wanted.max_in_flight,
+        engine_args=tuple(wanted.engine_args),
+    )
+    check(question, verdicts, functools.partial(tools.launcher(environment.kind).refusal, environment, variables))
     staging = StagingTools(
         folder=tools.disk.folder,
         python=environment.python,

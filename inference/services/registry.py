@@ -68,13 +68,14 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
 
 
 def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:
+    _check_batch_cap(spec, pool)
     last = model.versions.order_by("-number").first()
     version = ModelVersion.objects.create(
         model=model,
         number=(last.number if last else 0) + 1,
         weights_uri=spec.weights_uri,
         engine_environment=spec.engine_environment,
-        engine_args=spec.engine_args,
+        engine_args=spec.all_engine_args(),
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
     )
@@ -82,6 +83,16 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion
         pool.version = version
         pool.save(update_fields=["version"])
     return version
+
+
+def _check_batch_cap(spec: VersionSpec, pool: Pool) -> None:
+    cap = spec.options.batch_cap
+    if cap is not None and cap < pool.max_in_flight:
+        raise InvalidInput(
+            f"batch_cap {cap} is below the {pool.max_in_flight} requests that gateways send to a replica at once: "
+            "set the pool's max_in_flight first",
+            param="batch_cap",
+        )
 
 
 def targets_ms(pool: Pool) -> dict[str, int | None]:

@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from headway.errors import InvalidInput
+from inference.engines.options import over
 from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
@@ -39,6 +40,8 @@ class WantedCopy:
     weights_uri: str
     weights_digest: str
     engine_environment: str
+    dtype: str
+    max_in_flight: int
     engine_args: list[str] = field(default_factory=list)
 
 
@@ -78,7 +81,7 @@ def want_needed_copies() -> int:
     """
     now, num_wanted = timezone.now(), 0
     for version in needed_versions(now):
-        if any(is_fetched(uri) for uri in uris_of(version.weights_uri, version.engine_args)):
+        if any(is_fetched(uri) for uri in _uris(version)):
             num_wanted += _want(version, _nodes_for(version, now), again=(_S.EVICTED,))
     return num_wanted
 
@@ -91,7 +94,15 @@ def needed_versions(now: datetime) -> list[ModelVersion]:
     stable = open_pools.filter(serves).values("version")
     is_new = Q(created_at__gte=now - NEW_FOR, number__gt=F("model__pool__version__number"), model__retired_at=None)
     found = ModelVersion.objects.filter(Q(pk__in=of_replicas) | Q(pk__in=stable) | is_new)
-    return list(found.order_by("pk").distinct())
+    return list(found.select_related("model__pool").order_by("pk").distinct())
+
+
+def _args(version: ModelVersion) -> list[str]:
+    return over(version.engine_args, version.model.pool.engine_args)
+
+
+def _uris(version: ModelVersion) -> list[str]:
+    return uris_of(version.weights_uri, _args(version))
 
 
 def _nodes_for(version: ModelVersion, now: datetime) -> list[str]:
@@ -119,11 +130,16 @@ def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]
 
 def copies_of(node: str) -> NodeCopies:
     now = timezone.now()
-    rows = WeightCopy.objects.filter(node=node).exclude(state=_S.EVICTED).select_related("version").order_by("created_at", "id")
+    rows = (
+        WeightCopy.objects.filter(node=node)
+        .exclude(state=_S.EVICTED)
+        .select_related("version__model__pool")
+        .order_by("created_at", "id")
+    )
     needed = needed_versions(now) + [row.version for row in rows if row.keep_until > now]
     return NodeCopies(
         copies=[_wanted_copy(row) for row in rows],
-        needed_uris=sorted({uri for version in needed for uri in uris_of(version.weights_uri, version.engine_args)}),
+        needed_uris=sorted({uri for version in needed for uri in _uris(version)}),
     )
 
 
@@ -136,7 +152,9 @@ def _wanted_copy(row: WeightCopy) -> WantedCopy:
         weights_uri=version.weights_uri,
         weights_digest=version.weights_digest,
         engine_environment=version.engine_environment,
-        engine_args=list(version.engine_args),
+        dtype=version.dtype,
+        max_in_flight=version.model.pool.max_in_flight,
+        engine_args=_args(version),
     )
 
 

@@ -71,6 +71,9 @@ class FakeLauncher:
     def prepare(self, environment: EngineEnvironment, process_environment: Any) -> None:
         pass
 
+    def refusal(self, environment: EngineEnvironment, process_environment: Any, arguments: Any) -> str:
+        return ""
+
     def launch(self, spec: LaunchSpec) -> Running:
         if self.failure:
             raise LaunchFailed(self.failure)

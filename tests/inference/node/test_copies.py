@@ -26,8 +26,13 @@ def shop(tmp_path: Path) -> Workshop:
 
 
 def wanted(version_id: int = 1, **changes: Any) -> WantedCopy:
-    known = {"weights_uri": f"hf:org/m{version_id}@v1", "weights_digest": "", "engine_environment": "vllm-cpu-1"}
-    return WantedCopy(version_id=version_id, **{"state": S.WANTED, "is_final": False, **known, **changes})
+    known = {
+        "weights_uri": f"hf:org/m{version_id}@v1",
+        "weights_digest": "",
+        "engine_environment": "vllm-cpu-1",
+        "dtype": "auto",
+    }
+    return WantedCopy(version_id=version_id, **{"state": S.WANTED, "is_final": False, "max_in_flight": 4, **known, **changes})
 
 
 def running(shop: Workshop, *copies: WantedCopy, needed: list[str] | None = None) -> Agent:

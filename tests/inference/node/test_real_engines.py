@@ -250,8 +250,9 @@ def test_an_engine_argument_vllm_does_not_know_fails_with_its_words(node: RealNo
     node.request(tiny, model="wrong", replica_id="rep-wrong", engine_args=["--no-such-flag", "1"])
     node.start_agent()
     row = node.until_state(S.FAILED, "rep-wrong")
-    assert "exit status 2" in row.reason
-    assert "unrecognized arguments: --no-such-flag" in row.reason
+    assert "refuses its arguments: unrecognized arguments: --no-such-flag" in row.reason
+    assert node.agent.runs["rep-wrong"].is_held, "trying again cannot mend it"
+    assert row.epoch == 0, "no engine was started for it"
 
 
 def test_the_demo_model_is_staged_certified_and_knows_the_capital_of_france(node: RealNode) -> None:
