@@ -48,6 +48,8 @@ class PoolSnapshot:
     parked: int = 0
     """Since the start."""
     jain_index: float = 1.0
+    acceptance: dict[str, float] = field(default_factory=dict)
+    """Of speculation, by replica; those that do not speculate are left out."""
 
 
 class Pool:
@@ -274,6 +276,7 @@ class Pool:
             long_prefills=self._load.long_prefills,
             parked=self._load.parking.num_parked,
             jain_index=self.served.jain_index(self.queue.tenants_waiting(), now_s),
+            acceptance=self.router.acceptance(),
         )
 
     # Steps of asking

@@ -86,6 +86,11 @@ def _dispatcher(lease: dict[str, Any] | None, seen: dict[str, Any] | None) -> li
     ]
     if queues:
         parts.append(table(["queue", "running", "slots", "interactive", "standard", "batch"], queues))
+    speculating = [
+        [replica, f"{100 * ratio:.0f} %"] for pool in seen["pools"].values() for replica, ratio in pool["acceptance"].items()
+    ]
+    if speculating:
+        parts.append(table(["speculating replica", "tokens accepted"], speculating))
     in_use = [[use["scope"], use["id"], use["kind"], use["value"], use["used"], use["reserved"]] for use in limits["in_use"]]
     if in_use:
         parts.append(table(["limit of", "id", "kind", "value", "used", "reserved"], in_use))
