@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -138,6 +139,11 @@ def weight_copies(now: datetime) -> list[CopyStatus]:
         )
         for row in rows.order_by("version__model__public_id", "version__number", "node")
     ]
+
+
+def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
+    """Of those on record."""
+    return dict(Replica.objects.filter(id__in=set(replica_ids)).values_list("id", "kind"))
 
 
 def pool_status(pool: Pool) -> PoolStatus:

@@ -16,6 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
 HOME.folder(".")
 NODE_NAME = env.text("HEADWAY_NODE_NAME", socket.gethostname())
+ZONE = env.text("HEADWAY_ZONE", "")
 GATEWAY_HOST = env.text("HEADWAY_GATEWAY_HOST", "127.0.0.1")
 GATEWAY_PORT = env.whole("HEADWAY_GATEWAY_PORT", 9100, at_least=1, at_most=65535)
 GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_most=256)
