@@ -65,7 +65,7 @@ def _shape(asked: Asked, weights: Path) -> tuple[Shape, dict[str, str]]:
         return _shape_of_numbers(given, asked.weights_dtype or DEFAULT_FORMAT), {}
     if given:
         raise InvalidInput(f"--{min(given).replace('_', '-')} goes without --model: its config.json says it", param=min(given))
-    if asked.model.startswith(("/", ".")) or Path(asked.model, "config.json").is_file():
+    if asked.model.startswith(("/", ".")):
         return shape_of(Path(asked.model).absolute(), weights_format=asked.weights_dtype or ""), {}
     version = version_named(asked.model)
     folder = place_of(version.weights_uri, weights)

@@ -16,7 +16,7 @@ class Command(HeadwayCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--model", help="folder, or public id of a version staged here (NAME: the stable one, NAME:v2)")
+        parser.add_argument("--model", help="folder (/... or ./...), or a version staged here (NAME: the stable one, NAME:v2)")
         parser.add_argument("--params-b", type=float, help="without --model: parameters, in billions")
         for name, what in (("layers", "layers"), ("kv-heads", "KV heads"), ("head-dim", "numbers of one head")):
             parser.add_argument(f"--{name}", type=int, help=f"without --model: {what}")
