@@ -15,6 +15,8 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_models", "Models", "box"),
+    ("operator_rollouts", "Rollouts", "activity"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),

@@ -1,8 +1,10 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
+│   ├── UnknownVersion          fix the version's name
+│   ├── UnknownRollout          fix the rollout's number
 │   └── UnknownReplica          fix the replica's id
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── BadEngineArguments      fix the engine arguments
@@ -29,6 +31,18 @@ class UnknownModel(NotFound):
     code = "model_not_found"
 
 
+class UnknownVersion(NotFound):
+    """Fix the version's name; `manage.py rollout list` and the registry's page name them."""
+
+    code = "version_not_found"
+
+
+class UnknownRollout(NotFound):
+    """Fix the rollout's number; `manage.py rollout list` lists them."""
+
+    code = "rollout_not_found"
+
+
 class UnknownReplica(NotFound):
     """Fix the replica's id; `manage.py status` lists them."""
 
@@ -51,6 +65,18 @@ class IllegalTransition(Conflict):
     """Look again; the replica is not in the state this move starts from."""
 
     code = "illegal_transition"
+
+
+class RolloutOpen(Conflict):
+    """End the model's open rollout first; there is one at a time."""
+
+    code = "rollout_open"
+
+
+class RolloutMoved(Conflict):
+    """Look again; the rollout is not in a state in which that can be done."""
+
+    code = "rollout_moved"
 
 
 class BadWeights(InvalidInput):

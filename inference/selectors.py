@@ -12,8 +12,10 @@ from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
+from inference.rollout_models import VersionPin
 from inference.services.lease import current_lease
-from inference.services.registry import targets_ms, version_label
+from inference.services.registry import targets_ms
+from inference.services.version_labels import version_label
 from inference.weight_models import CopyState, WeightCopy
 
 SEEN_WITHIN = timedelta(seconds=30)
@@ -89,6 +91,12 @@ def model_ids() -> list[str]:
 
 def has_model(public_id: str) -> bool:
     return Model.objects.filter(public_id=public_id).exists()
+
+
+def pins_in_force(tenant_id: Any) -> dict[str, str]:
+    """The version a tenant stays on, by model; others go with the stable one."""
+    pins = VersionPin.objects.filter(tenant_id=tenant_id, is_in_force=True, version__retired_at=None)
+    return {pin.model.public_id: version_label(pin.version) for pin in pins.select_related("model", "version").order_by("id")}
 
 
 def fleet_status(now: datetime) -> FleetStatus:

@@ -6,6 +6,7 @@ from billing.services.exports import forget_old_exports
 from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
+from inference.services.rollouts.ticking import tick
 from inference.services.weight_copies import want_needed_copies
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.balance_alerts import check_balances, raise_balance_alerts
@@ -63,6 +64,11 @@ def sweep_balances() -> None:
 @app.task
 def look_at_balances() -> None:
     check_balances()
+
+
+@app.task
+def tick_rollouts() -> None:
+    tick()
 
 
 @app.task

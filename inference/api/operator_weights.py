@@ -10,7 +10,8 @@ from rest_framework.response import Response
 from headway.errors import InvalidInput
 from inference.api import weight_shapes as w
 from inference.services.capacity import Asked, fits
-from inference.services.registry import version_label, version_named
+from inference.services.registry import find_version
+from inference.services.version_labels import version_label
 from inference.services.weight_copies import stage_version
 from inference.weight_models import WeightCopy
 from tenants.api.base import OperatorView
@@ -28,7 +29,7 @@ class Weights(OperatorView):
     def post(self, _request: Request) -> Response:
         """Want a version on nodes before it is needed. What failed there, or was evicted, is tried again."""
         asked = self.read(w.NewCopies)
-        version = version_named(asked["version"])
+        version = find_version(asked["version"])
         nodes = stage_version(version=version, actor=self.actor, nodes=asked["nodes"])
         return Response(w.WantedOn({"version": str(version), "nodes": nodes}).data, status=202)
 
@@ -36,7 +37,7 @@ class Weights(OperatorView):
 class Capacity(OperatorView):
     @extend_schema(operation_id="operator_capacity", request=w.CapacityAsked, responses=w.CapacityShape)
     def post(self, _request: Request) -> Response:
-        """Weights, KV bytes a token, tokens of cache and sequences of one replica; an error where it cannot fit. Nothing is changed."""
+        """Weights, KV bytes a token, tokens of cache and sequences of one replica, or why it cannot fit. Nothing is changed."""
         asked = self.read(w.CapacityAsked)
         if asked.get("model", "").startswith(("/", ".")):
             raise InvalidInput("a version is named by its model's public id, or NAME:v2", param="model")

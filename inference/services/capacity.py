@@ -19,7 +19,7 @@ from inference.policy.capacity import (
     capacity,
     weights_bytes,
 )
-from inference.services.registry import version_named
+from inference.services.registry import find_version
 from inference.weight_uris import place_of
 
 NUMBERS = ("params_b", "layers", "kv_heads", "head_dim")
@@ -67,7 +67,7 @@ def _shape(asked: Asked, weights: Path) -> tuple[Shape, dict[str, str]]:
         raise InvalidInput(f"--{min(given).replace('_', '-')} goes without --model: its config.json says it", param=min(given))
     if asked.model.startswith(("/", ".")):
         return shape_of(Path(asked.model).absolute(), weights_format=asked.weights_dtype or ""), {}
-    version = version_named(asked.model)
+    version = find_version(asked.model)
     folder = place_of(version.weights_uri, weights)
     if not (folder / "config.json").is_file():
         raise InvalidInput(f"{version} is not staged on this machine: name its folder, or give --params-b and the others")

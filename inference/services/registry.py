@@ -13,12 +13,14 @@ from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, Re
 from inference.policy.decisions import Tier
 from inference.services import control
 from inference.services.replicas import publish_replica
+from inference.services.rollouts.split import versions_payload
+from inference.services.version_labels import version_label, version_named
 from inference.services.version_spec import VersionSpec
 from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
 
 MAX_PUBLIC_ID_CHARS = 200
-_VERSION = re.compile(r"(?P<model>.+?)(?::v(?P<number>[1-9]\d{0,8}))?")
+_VERSION = re.compile(r"(?P<model>.+?)(?::(?P<label>v\d+))?")
 TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
 
@@ -38,7 +40,7 @@ def register_model(
                 model=model, name=f"{public_id[:50]}-{secrets.token_hex(3)}", max_in_flight=max_in_flight, max_queued=max_queued
             )
             if version is not None:
-                _add_version(model=model, pool=pool, spec=version)
+                _add_version(model=model, pool=pool, spec=version, actor=actor)
             publish_model(pool)
             record_audit(actor=actor, action="model.register", target=public_id, after={"version": version is not None})
     except IntegrityError:
@@ -61,13 +63,13 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
     spec.check()
     pool = pool_of(public_id)
     with transaction.atomic():
-        version = _add_version(model=pool.model, pool=pool, spec=spec)
+        version = _add_version(model=pool.model, pool=pool, spec=spec, actor=actor)
         publish_model(pool)
         record_audit(actor=actor, action="version.register", target=str(version), after={"weights": spec.weights_uri})
     return version
 
 
-def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:
+def _add_version(*, model: Model, pool: Pool, spec: VersionSpec, actor: str) -> ModelVersion:
     _check_batch_cap(spec, pool)
     last = model.versions.order_by("-number").first()
     version = ModelVersion.objects.create(
@@ -78,6 +80,7 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion
         engine_args=spec.all_engine_args(),
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
+        created_by=actor[:200],
     )
     if pool.version is None:
         pool.version = version
@@ -101,6 +104,7 @@ def targets_ms(pool: Pool) -> dict[str, int | None]:
 
 
 def publish_model(pool: Pool) -> None:
+    """Call it inside the transaction that changes the pool, its rollout or who is pinned to what."""
     control.publish(
         kind="model",
         key=pool.model.public_id,
@@ -112,12 +116,9 @@ def publish_model(pool: Pool) -> None:
             "min_in_flight": pool.min_in_flight,
             "max_queued": pool.max_queued,
             "targets_ms": {name: value for name, value in targets_ms(pool).items() if value is not None},
+            **versions_payload(pool),
         },
     )
-
-
-def version_label(version: ModelVersion | None) -> str:
-    return f"v{version.number}" if version else ""
 
 
 def pool_of(public_id: str) -> Pool:
@@ -128,20 +129,17 @@ def pool_of(public_id: str) -> Pool:
         raise UnknownModel(f"there is no model {public_id!r}; `manage.py status` lists them", param="model") from None
 
 
-def version_named(named: str) -> ModelVersion:
-    """Of `NAME` the stable one, of `NAME:v2` that one. Raises UnknownModel, InvalidInput."""
+def find_version(named: str) -> ModelVersion:
+    """Of `NAME` the stable one, of `NAME:v2` that one. Raises UnknownModel, UnknownVersion, InvalidInput."""
     match = _VERSION.fullmatch(named)
     if match is None:
         raise UnknownModel("a version is named by its model's public id, or NAME:v2", param="model")
     pool = pool_of(match["model"])
-    if match["number"] is None:
-        if pool.version is None:
-            raise InvalidInput(f"model {named!r} has no managed version", param="model")
-        return pool.version
-    version = pool.model.versions.filter(number=int(match["number"])).first()
-    if version is None:
-        raise UnknownModel(f"{match['model']!r} has no version v{match['number']}", param="model")
-    return version
+    if match["label"] is not None:
+        return version_named(pool.model, match["label"])
+    if pool.version is None:
+        raise InvalidInput(f"model {named!r} has no managed version", param="model")
+    return pool.version
 
 
 def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstream_model: str = "") -> Replica:

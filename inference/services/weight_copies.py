@@ -17,6 +17,7 @@ from inference.engines.options import over
 from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
+from inference.rollout_models import ENDED, Rollout
 from inference.services.replicas import LIVE_STATES, MAX_REASON_CHARS
 from inference.services.wanted import NODE_ALIVE_FOR
 from inference.weight_models import COPY_TRANSITIONS, CopyState, WeightCopy
@@ -87,13 +88,16 @@ def want_needed_copies() -> int:
 
 
 def needed_versions(now: datetime) -> list[ModelVersion]:
-    """Of wanted replicas; stable ones of pools that are to serve or may be asked to; new ones, which a rollout may bring."""
+    """Of wanted replicas; stable ones of pools that are to serve or may be asked to; both of open rollouts; new ones, which a
+    rollout may bring."""
     of_replicas = Replica.objects.filter(is_wanted=True, state__in=LIVE_STATES).exclude(node="").values("version")
     open_pools = Pool.objects.filter(model__retired_at=None)
     serves = Q(desired_replicas__gt=0) | Q(is_autoscaled=True) | Q(min_replicas__gt=0) | Q(warm_replicas__gt=0)
     stable = open_pools.filter(serves).values("version")
+    open_rollouts = Rollout.objects.exclude(state__in=ENDED)
+    released = Q(pk__in=open_rollouts.values("to_version")) | Q(pk__in=open_rollouts.values("from_version"))
     is_new = Q(created_at__gte=now - NEW_FOR, number__gt=F("model__pool__version__number"), model__retired_at=None)
-    found = ModelVersion.objects.filter(Q(pk__in=of_replicas) | Q(pk__in=stable) | is_new)
+    found = ModelVersion.objects.filter(Q(pk__in=of_replicas) | Q(pk__in=stable) | released | is_new)
     return list(found.select_related("model__pool").order_by("pk").distinct())
 
 

@@ -120,6 +120,7 @@ CELERY_BEAT_SCHEDULE = {
     "grants": {"task": "workers.tasks.sweep_grants", "schedule": 60.0},
     "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
     "faults of balances": {"task": "workers.tasks.look_at_balances", "schedule": 60.0},
+    "rollouts": {"task": "workers.tasks.tick_rollouts", "schedule": 5.0},
     "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
     "weights": {"task": "workers.tasks.stage_weights", "schedule": 20.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},

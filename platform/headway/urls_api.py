@@ -7,7 +7,7 @@ from inference.api import routes as inference
 from tenants.api import document, errors, members, tenants
 from tenants.api.urls import OF_TENANT as OF_TENANTS
 
-OF_TENANT = OF_TENANTS | billing.OF_TENANT
+OF_TENANT = OF_TENANTS | billing.OF_TENANT | inference.OF_TENANT
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
 OF_OPERATORS = billing.OF_OPERATORS | inference.OF_OPERATORS
 """Below `operator/`: every one is an OperatorView (a test walks them all)."""

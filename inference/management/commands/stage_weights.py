@@ -3,7 +3,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from headway.command import HeadwayCommand, actor
-from inference.services.registry import version_named
+from inference.services.registry import find_version
 from inference.services.weight_copies import stage_version
 
 
@@ -18,6 +18,6 @@ class Command(HeadwayCommand):
         parser.add_argument("--node", action="append", help="that node; may be given again (default: all that can run it)")
 
     def handle(self, *, version: str, json: bool, **options: Any) -> None:
-        found = version_named(version)
+        found = find_version(version)
         nodes = stage_version(version=found, actor=actor(), nodes=options["node"])
         self.print_result(f"{found}: wanted on {', '.join(nodes)}", {"version": str(found), "nodes": nodes}, as_json=json)
