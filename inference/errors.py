@@ -3,12 +3,14 @@
 │   ├── UnknownModel            fix the model's name
 │   ├── UnknownVersion          fix the version's name
 │   ├── UnknownRollout          fix the rollout's number
+│   ├── UnknownEval             fix the name of the eval set, or the number of the run
 │   └── UnknownReplica          fix the replica's id
 ├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── BadEngineArguments      fix the engine arguments
 │   ├── TooLarge                choose a smaller model, a shorter context or more GPUs
+│   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -47,6 +49,12 @@ class UnknownReplica(NotFound):
     """Fix the replica's id; `manage.py status` lists them."""
 
     code = "replica_not_found"
+
+
+class UnknownEval(NotFound):
+    """Fix the name of the eval set, or the number of the run; there is no such one."""
+
+    code = "eval_not_found"
 
 
 class ModelExists(Conflict):
@@ -101,6 +109,12 @@ class NoRoom(Unavailable):
     """Free disk space, raise the node's budget, or retire a version; nothing was staged, and it is tried again."""
 
     code = "no_room_for_weights"
+
+
+class BadEvalSet(InvalidInput):
+    """Fix the file of cases, at the line it names; nothing was imported."""
+
+    code = "bad_eval_set"
 
 
 class NoReplicaReady(Unavailable):

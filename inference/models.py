@@ -4,6 +4,7 @@ import uuid
 
 from django.db import models
 
+from inference import eval_models  # noqa: F401  tables with a module of their own
 from inference.weight_models import CopyState as CopyState
 from inference.weight_models import WeightCopy as WeightCopy
 
@@ -98,6 +99,7 @@ class Pool(models.Model):
     max_replicas = models.PositiveIntegerField(default=1)
     warm_replicas = models.PositiveIntegerField(default=0, help_text="certified and out of rotation, ready to serve at once")
     idle_before_zero_s = models.PositiveIntegerField(default=900, help_text="without a request, before the last replica goes")
+    hold_limit_s = models.PositiveIntegerField(default=60, help_text="a request waits so long for a pool at zero to wake")
     # What latency each tier is to have; null: the default of inference.policy.brain_tunables.DEFAULT_TARGETS.
     interactive_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
     interactive_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
@@ -270,3 +272,7 @@ class GatewayFeed(models.Model):
 
 def new_replica_id() -> str:
     return "rep-" + uuid.uuid4().hex[:12]
+
+
+# Django looks for models here.
+from inference.scaling_models import ReplicaStart, ScaleDecision, ScaleMemory, WakeUp  # noqa: E402, F401

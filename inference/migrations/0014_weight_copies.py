@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0008_rollouts'),
+        ('inference', '0012_evals'),
     ]
 
     operations = [

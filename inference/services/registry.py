@@ -12,6 +12,7 @@ from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.policy.decisions import Tier
 from inference.services import control
+from inference.services.replica_starts import usual_start_s
 from inference.services.replicas import publish_replica
 from inference.services.rollouts.split import versions_payload
 from inference.services.version_labels import version_label, version_named
@@ -115,6 +116,8 @@ def publish_model(pool: Pool) -> None:
             "max_in_flight": pool.max_in_flight,
             "min_in_flight": pool.min_in_flight,
             "max_queued": pool.max_queued,
+            "hold_limit_s": pool.hold_limit_s if pool.is_autoscaled and pool.version is not None else 0,
+            "start_s": usual_start_s(pool),
             "targets_ms": {name: value for name, value in targets_ms(pool).items() if value is not None},
             **versions_payload(pool),
         },

@@ -6,6 +6,7 @@ from django.utils import timezone
 from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import TRANSITIONS, Replica, ReplicaState
 from inference.services import control
+from inference.services.replica_starts import note_move
 from inference.services.version_labels import version_label
 
 _S = ReplicaState
@@ -40,6 +41,7 @@ def advance(
                 raise UnknownReplica(f"there is no replica {replica_id!r}")
             raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
         replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
+        note_move(replica=replica, to=to, at=replica.changed_at)
         publish_replica(replica)
     return replica
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0021_closing_runs_and_who_asked'),
+        ('billing', '0022_what_corrections_changed_of_months'),
     ]
 
     operations = [
