@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from inference.api.routes import OF_OPERATORS
+from inference.api.routes import OF_OPERATORS as ALL
 from inference.models import ModelVersion
 from inference.rollout_models import Rollout, RolloutState, VersionPin
 from tenants.access import Scope
@@ -18,6 +18,7 @@ from tests.tenants.api.cast import Api, code_of, with_key
 from tests.tenants.cast import full_tenant, person
 
 pytestmark = pytest.mark.django_db
+OF_OPERATORS = {route: view for route, view in ALL.items() if route.startswith(("rollouts/", "versions/", "tenants/"))}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
