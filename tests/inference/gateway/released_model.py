@@ -22,11 +22,17 @@ def released(
     versions: Mapping[str, Any] | None, urls: Mapping[str, Sequence[str]], *, first_id: int = 100, **replica: Any
 ) -> list[Change]:
     """The model `m` with ready replicas `v1-0`, `v1-1`, ... at these URLs, by version."""
-    told = {} if versions is None else {"versions": versions}
+    told: dict[str, Any] = {} if versions is None else {"versions": versions}
     rows = [model_row(first_id, max_in_flight=32, max_queued=200, **told)]
     for version, its in urls.items():
         for number, url in enumerate(its):
-            of_it = {"version": version, "url": url, "upstream_model": "upstream-name", "max_in_flight": 32, "epoch": 1}
+            of_it: dict[str, Any] = {
+                "version": version,
+                "url": url,
+                "upstream_model": "upstream-name",
+                "max_in_flight": 32,
+                "epoch": 1,
+            }
             rows.append(replica_row(first_id + len(rows), f"{version}-{number}", **(of_it | replica)))
     return rows
 

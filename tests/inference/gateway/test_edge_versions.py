@@ -132,7 +132,7 @@ async def test_a_pinned_tenant_has_its_version_and_may_ask_for_the_stable_one() 
 @pytest.mark.parametrize("label", ["v2", "v0", "v9", "latest", "\u00e9"])
 async def test_a_customer_may_not_ask_for_a_version_that_is_neither_stable_nor_its_pin(label: str) -> None:
     async with serving({**CANARY, "pinned": ["v0"]}, labels=("v0", "v1", "v2")) as (gateway, replicas):
-        answer = await gateway.post(headers={"x-headway-version": label.encode()})  # type: ignore[dict-item]
+        answer = await gateway.post(headers={"x-headway-version": label.encode()})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (400, "version_not_allowed", "x-headway-version")
         assert "v2" not in error["message"] or label == "v2", "a candidate is nobody's business"
