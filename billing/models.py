@@ -67,6 +67,7 @@ class UsageRecord(models.Model):
             models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),
             models.Index(fields=("tenant_id", "billing_month"), name="usage_by_tenant_and_month"),
             models.Index(fields=("replica", "replica_epoch"), name="usage_by_engine"),
+            models.Index(fields=("ended_at",), name="usage_by_time"),
         )
 
     def __str__(self) -> str:
@@ -199,6 +200,9 @@ class MonthSpend(models.Model):
     model = models.CharField(max_length=200, blank=True)
     month = models.CharField(max_length=7, help_text="YYYY-MM")
     amount_picos = PicosField(default=0)
+    # Of the amount, what never passed through a dispatcher. Both only count up.
+    raised_picos = PicosField(default=0, db_default=0, help_text="by adjustments above zero")
+    lowered_picos = PicosField(default=0, db_default=0, help_text="by adjustments below zero, and by cheaper final records")
 
     class Meta:
         constraints = (

@@ -9,12 +9,15 @@ from dashboard.views import (
     operator_pools,
     operator_prices,
     operator_reconciliation,
+    operator_registry,
     operator_reports,
+    operator_rollouts,
     operator_tenants,
 )
 
 T = "tenants/<slug:tenant>/"
 INVOICE = "invoices/<slug:number>/"
+MODEL = "models/<int:model>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
@@ -31,6 +34,13 @@ urlpatterns = [
     path(T + "resume/", operator_tenants.resume, name="operator_resume"),
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
+    path("models/", operator_registry.models, name="operator_models"),
+    path(MODEL, operator_registry.model, name="operator_model"),
+    path(MODEL + "<slug:label>/retire/", operator_registry.retire, name="operator_retire"),
+    path(MODEL + "rollout/", operator_rollouts.new, name="operator_rollout_new"),
+    path("rollouts/", operator_rollouts.rollouts, name="operator_rollouts"),
+    path("rollouts/<int:number>/", operator_rollouts.rollout, name="operator_rollout"),
+    path("rollouts/<int:number>/<slug:verb>/", operator_rollouts.act, name="operator_rollout_act"),
     path(T + "debit/", operator_tenants.debit, name="operator_debit"),
     path("pools/", operator_pools.pools, name="operator_pools"),
     path("pools/<id:pool_id>/", operator_pools.change, name="operator_pool"),

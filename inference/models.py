@@ -4,6 +4,8 @@ import uuid
 
 from django.db import models
 
+from inference import eval_models  # noqa: F401  tables with a module of their own
+
 
 class Model(models.Model):
     """What a customer asks for by its public id (which may contain slashes)."""
@@ -18,9 +20,9 @@ class Model(models.Model):
 
 
 class ModelVersion(models.Model):
-    """Weights plus the engine that runs them, for good: nothing of it changes after it was made.
+    """Weights plus the engine that runs them, for good: nothing of what it computes changes after it was made.
 
-    The one exception is `weights_digest`, which is filled in once when the weights are first staged.
+    `weights_digest` is filled in once, when the weights are first staged; when it retires is said later, too.
     """
 
     model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="versions")
@@ -33,6 +35,9 @@ class ModelVersion(models.Model):
     # [{"prompt": str, "messages": [...], "expect": regex or "", "max_tokens": int}]: see inference/node/golden.py
     golden_prompts = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=200, blank=True)
+    retires_at = models.DateTimeField(null=True, blank=True, help_text="announced: nobody stays on it beyond")
+    retired_at = models.DateTimeField(null=True, blank=True, help_text="it never serves again")
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("model", "number"), name="one_number_per_model"),)

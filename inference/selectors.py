@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,8 +12,10 @@ from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
+from inference.rollout_models import VersionPin
 from inference.services.lease import current_lease
-from inference.services.registry import targets_ms, version_label
+from inference.services.registry import targets_ms
+from inference.services.version_labels import version_label
 
 SEEN_WITHIN = timedelta(seconds=30)
 
@@ -89,6 +92,12 @@ def has_model(public_id: str) -> bool:
     return Model.objects.filter(public_id=public_id).exists()
 
 
+def pins_in_force(tenant_id: Any) -> dict[str, str]:
+    """The version a tenant stays on, by model; others go with the stable one."""
+    pins = VersionPin.objects.filter(tenant_id=tenant_id, is_in_force=True, version__retired_at=None)
+    return {pin.model.public_id: version_label(pin.version) for pin in pins.select_related("model", "version").order_by("id")}
+
+
 def fleet_status(now: datetime) -> FleetStatus:
     """Models with their replicas (stopped ones left out), node agents, live gateways and how far each is, the lease."""
     newest = ControlChange.objects.order_by("-id").values_list("id", flat=True).first() or 0
@@ -118,6 +127,11 @@ def fleet_status(now: datetime) -> FleetStatus:
             "renewed_s_ago": round((now - lease.renewed_at).total_seconds(), 1),
         },
     )
+
+
+def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
+    """Of those on record."""
+    return dict(Replica.objects.filter(id__in=set(replica_ids)).values_list("id", "kind"))
 
 
 def pool_status(pool: Pool) -> PoolStatus:

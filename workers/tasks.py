@@ -8,6 +8,8 @@ from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from inference.selectors import brain_seen_now, has_autoscaled_pools
 from inference.services.autoscaling import autoscale_pools
+from inference.services.evals.runs import start_next
+from inference.services.rollouts.ticking import tick
 from inference.services.scale_decisions import forget_old_scaling
 from inference.services.wake_ups import wake_pools
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
@@ -66,6 +68,16 @@ def sweep_balances() -> None:
 @app.task
 def look_at_balances() -> None:
     check_balances()
+
+
+@app.task
+def tick_rollouts() -> None:
+    tick()
+
+
+@app.task
+def sweep_evals() -> None:
+    start_next()
 
 
 @app.task

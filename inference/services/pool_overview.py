@@ -10,8 +10,9 @@ from django.db.models import QuerySet
 from inference.models import Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.scaling_models import ScaleDecision, WakeUp
-from inference.services.registry import targets_ms, version_label
+from inference.services.registry import targets_ms
 from inference.services.replica_starts import StartParts, last_starts
+from inference.services.version_labels import version_label
 
 _S = ReplicaState
 STARTING = (_S.REQUESTED, _S.STAGING, _S.STARTING, _S.CERTIFYING)

@@ -7,11 +7,14 @@ from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import TRANSITIONS, Replica, ReplicaState
 from inference.services import control
 from inference.services.replica_starts import note_move
+from inference.services.version_labels import version_label
 
 _S = ReplicaState
 # From most to least worth keeping.
 LIVE_STATES = (_S.READY, _S.WARM, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
 MAX_REASON_CHARS = 1000
+HELD = " (not tried again by itself)"
+"""How the reason of a failure ends that trying again cannot mend: somebody has to act."""
 
 
 def advance(
@@ -45,8 +48,6 @@ def advance(
 
 def publish_replica(replica: Replica) -> int:
     """Tell the data plane; a replica that was stopped is gone for it. Returns the change's id."""
-    from inference.services.registry import version_label
-
     gone = replica.state == ReplicaState.STOPPED
     payload = {
         "model": replica.pool.model.public_id,

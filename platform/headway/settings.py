@@ -16,6 +16,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
 HOME.folder(".")
 NODE_NAME = env.text("HEADWAY_NODE_NAME", socket.gethostname())
+ZONE = env.text("HEADWAY_ZONE", "")
 GATEWAY_HOST = env.text("HEADWAY_GATEWAY_HOST", "127.0.0.1")
 GATEWAY_PORT = env.whole("HEADWAY_GATEWAY_PORT", 9100, at_least=1, at_most=65535)
 GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_most=256)
@@ -120,6 +121,8 @@ CELERY_BEAT_SCHEDULE = {
     "grants": {"task": "workers.tasks.sweep_grants", "schedule": 60.0},
     "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
     "faults of balances": {"task": "workers.tasks.look_at_balances", "schedule": 60.0},
+    "rollouts": {"task": "workers.tasks.tick_rollouts", "schedule": 5.0},
+    "evals": {"task": "workers.tasks.sweep_evals", "schedule": 30.0},
     "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
     "wake-ups": {"task": "workers.tasks.wake_sleeping_pools", "schedule": 1.0},
     "autoscaler": {"task": "workers.tasks.look_at_pools", "schedule": AUTOSCALE_S},
@@ -161,6 +164,7 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
 API_URL = PUBLIC_API_URL or local_url(GATEWAY_HOST, GATEWAY_PORT)
+EVAL_API_URL = env.text("HEADWAY_EVAL_API_URL", "").rstrip("/") or API_URL
 CONTENT_SECURITY_POLICY = content_security(API_URL)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"

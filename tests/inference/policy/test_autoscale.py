@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +64,7 @@ class Rig:
         self.serving = decision.desired
         return decision
 
-    def looks(self, count: int, tokens_per_s: float = 0.0, **more: int) -> None:
+    def looks(self, count: int, tokens_per_s: float = 0.0, **more: Any) -> None:
         for _ in range(count):
             self.look(tokens_per_s, **more)
 

@@ -102,7 +102,9 @@ def action_of(view: type[TenantView], method: str) -> Action | None:
 def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
     open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "invitations/accept/", "^.*$"}
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
-    known |= {f"operator/{rest}" for rest in OF_OPERATORS}  # tests/billing/api/test_operator_routes.py
+    known |= {
+        f"operator/{rest}" for rest in OF_OPERATORS
+    }  # test_operator_routes.py of billing, test_rollout_api.py of inference
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
         assert issubclass(view, TenantView)
