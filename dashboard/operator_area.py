@@ -18,7 +18,7 @@ NAVIGATION = (
     ("operator_models", "Models", "box"),
     ("operator_rollouts", "Rollouts", "activity"),
     ("operator_pools", "Pools", "gauge"),
-    ("operator_decisions", "Autoscaler", "activity"),
+    ("operator_decisions", "Autoscaler", "sliders-horizontal"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),
