@@ -17,6 +17,7 @@ NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
     ("operator_models", "Models", "box"),
     ("operator_rollouts", "Rollouts", "activity"),
+    ("operator_evals", "Evals", "circle-check"),
     ("operator_pools", "Pools", "gauge"),
     ("operator_decisions", "Autoscaler", "sliders-horizontal"),
     ("operator_reports", "Reports", "chart-column"),

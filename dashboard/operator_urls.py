@@ -4,6 +4,7 @@ from django.urls import path
 
 from dashboard.views import (
     operator_adjustments,
+    operator_evals,
     operator_exports,
     operator_invoices,
     operator_pools,
@@ -16,6 +17,7 @@ from dashboard.views import (
 )
 
 T = "tenants/<slug:tenant>/"
+RUN = "evals/runs/<id:run_id>/"
 INVOICE = "invoices/<slug:number>/"
 MODEL = "models/<int:model>/"
 
@@ -62,5 +64,15 @@ urlpatterns = [
     path("adjustments/", operator_adjustments.adjustments, name="operator_adjustments"),
     path("adjustments/goodwill/", operator_adjustments.goodwill, name="operator_goodwill"),
     path("adjustments/<slug:request_id>/", operator_adjustments.adjust, name="operator_adjust"),
+    path("evals/", operator_evals.evals, name="operator_evals"),
+    path("evals/import/", operator_evals.import_set, name="operator_eval_import"),
+    path("evals/run/", operator_evals.run_set, name="operator_eval_run_set"),
+    path("evals/gate/", operator_evals.gate, name="operator_eval_gate"),
+    path("evals/gates/<id:gate_id>/remove/", operator_evals.drop_gate, name="operator_eval_gate_remove"),
+    path("evals/sets/<id:set_id>/", operator_evals.eval_set, name="operator_eval_set"),
+    path(RUN, operator_evals.run, name="operator_eval_run"),
+    path(RUN + "against/<id:against_id>/", operator_evals.compare, name="operator_eval_compare"),
+    path(RUN + "cancel/", operator_evals.cancel, name="operator_eval_cancel"),
+    path(RUN + "baseline/", operator_evals.baseline, name="operator_eval_baseline"),
     path(T + "visit/", operator_tenants.visit, name="operator_visit"),
 ]
