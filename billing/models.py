@@ -5,7 +5,7 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 
 from django.db import models
 
-from billing import account_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  tables with modules of their own
+from billing import account_models, closing_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  more tables
 from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
@@ -67,6 +67,7 @@ class UsageRecord(models.Model):
             models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),
             models.Index(fields=("tenant_id", "billing_month"), name="usage_by_tenant_and_month"),
             models.Index(fields=("replica", "replica_epoch"), name="usage_by_engine"),
+            models.Index(fields=("ended_at",), name="usage_by_time"),
         )
 
     def __str__(self) -> str:
@@ -215,6 +216,9 @@ class MonthSpend(models.Model):
     model = models.CharField(max_length=200, blank=True)
     month = models.CharField(max_length=7, help_text="YYYY-MM")
     amount_picos = PicosField(default=0)
+    # Of the amount, what never passed through a dispatcher. Both only count up.
+    raised_picos = PicosField(default=0, db_default=0, help_text="by adjustments above zero")
+    lowered_picos = PicosField(default=0, db_default=0, help_text="by adjustments below zero, and by cheaper final records")
 
     class Meta:
         constraints = (
@@ -304,6 +308,7 @@ class Reconciliation(models.Model):
     """One comparison of the ledger with the engines' own counters. Kept."""
 
     day = models.DateField(null=True, unique=True, help_text="of UTC, of the daily one; null: somebody asked for it")
+    asked_by = models.CharField(max_length=200, blank=True, help_text="who waits for a worker to do it; blank: nobody does")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, help_text="null: it runs, or was cut off")
     incarnations = models.PositiveIntegerField(default=0)

@@ -10,15 +10,8 @@ from uuid import UUID
 from django.db.models import Max, QuerySet, Sum
 from django.utils import timezone
 
-from billing.models import (
-    MonthSpend,
-    Price,
-    Reconciliation,
-    ReconciliationFinding,
-    UsageHour,
-    UsageRecord,
-    Verdict,
-)
+from billing.models import MonthSpend, Price, UsageHour, UsageRecord
+from billing.services.reconciliation_reads import findings_of, newest_finished
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
 
@@ -269,19 +262,11 @@ class ReconciliationView:
         return values | {"findings": findings}
 
 
-_FINDING_FIELDS = tuple(
-    field.name for field in ReconciliationFinding._meta.fields if field.name not in {"id", "reconciliation", "is_told"}
-)
-_VERDICT_ORDER = (Verdict.UNEXPLAINED, Verdict.NOT_COUNTED, Verdict.EXPLAINED)
-
-
 def latest_reconciliation() -> ReconciliationView | None:
     """The newest that was finished; None before the first."""
-    run = Reconciliation.objects.exclude(finished_at=None).order_by("-finished_at", "-id").first()
+    run = newest_finished()
     if run is None:
         return None
-    findings = list(run.findings.order_by("replica", "replica_epoch").values(*_FINDING_FIELDS))
-    findings.sort(key=lambda each: (not each["inconsistent_requests"], _VERDICT_ORDER.index(each["verdict"])))
     return ReconciliationView(
         started_at=run.started_at,
         finished_at=run.finished_at,
@@ -291,5 +276,5 @@ def latest_reconciliation() -> ReconciliationView | None:
         unexplained_completion_tokens=run.unexplained_completion_tokens,
         inconsistent_requests=run.inconsistent_requests,
         not_counted=run.not_counted,
-        findings=findings,
+        findings=findings_of(run),
     )

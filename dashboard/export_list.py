@@ -12,9 +12,9 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from billing.services.exports import exports_of, finished_export, name_of, pieces_of
 from dashboard.paging import Page, by_number
 from dashboard.request_log import MAX_LISTED_KEYS
-from dashboard.streaming import file_of_pieces
 from headway.errors import InvalidInput, NotFound
 from headway.months import zone_named
+from headway.streaming import file_of_pieces
 from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant
 

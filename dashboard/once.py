@@ -11,13 +11,18 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
 from dashboard.errors import FormAlreadySent
-from dashboard.services.form_claims import FIELD, claimed
+from dashboard.services.form_claims import FIELD, checked_nonce, claimed
 from headway.errors import InvalidInput
 
 
 def once(request: HttpRequest) -> AbstractContextManager[None]:
     """Raises FormAlreadySent, InvalidInput."""
     return claimed(request.POST.get(FIELD, ""))
+
+
+def nonce_of(request: HttpRequest) -> str:
+    """For what cannot be made in the form's transaction, and knows by another way what was made. Raises InvalidInput."""
+    return checked_nonce(request.POST.get(FIELD, ""))
 
 
 def made_once(next_page: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:

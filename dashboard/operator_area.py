@@ -2,28 +2,33 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
+
+from tenants.selectors import is_operator
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_models", "Models", "box"),
+    ("operator_rollouts", "Rollouts", "activity"),
+    ("operator_evals", "Evals", "circle-check"),
+    ("operator_pools", "Pools", "gauge"),
+    ("operator_decisions", "Autoscaler", "sliders-horizontal"),
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),
     ("operator_invoices", "Invoices", "receipt-text"),
     ("operator_close", "Close a month", "lock"),
+    ("operator_adjustments", "Adjustments", "pencil"),
+    ("operator_reconciliations", "Reconciliation", "shield-check"),
 )
 """(address, label, icon)"""
-
-
-def is_operator(user: Any) -> bool:
-    return bool(user.is_authenticated and user.is_active and user.is_superuser)
 
 
 def operators_only(view: View[P]) -> Callable[..., HttpResponseBase]:

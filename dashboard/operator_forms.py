@@ -69,6 +69,58 @@ class GrantForm(forms.Form):
         return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1) if day else None
 
 
+class DebitForm(forms.Form):
+    amount_micros = Dollars(label="Amount, US dollars")
+    reason = forms.CharField(
+        label="Why", max_length=500, help_text="The customer reads it.", widget=forms.TextInput(attrs=TEXT)
+    )
+    grant = forms.ChoiceField(
+        label="Of which",
+        required=False,
+        help_text="What is paid back is taken of its own grant.",
+        widget=forms.Select(attrs=SELECT),
+    )
+    reference = forms.CharField(
+        label="Reference",
+        max_length=200,
+        required=False,
+        help_text="Of what it is taken for: given twice, it is taken once.",
+        widget=forms.TextInput(attrs=TEXT),
+    )
+
+    def __init__(self, *args: Any, grants: list[Any], **kwargs: Any) -> None:
+        """`grants`: those that were paid in advance and are not over."""
+        super().__init__(*args, **kwargs)
+        self.grants = {str(grant.id): grant for grant in grants}
+        paid = [(grant_id, f"{grant.reason}: paid in advance, is paid back") for grant_id, grant in self.grants.items()]
+        self.fields["grant"].choices = [("", "What usage would use first"), *paid]  # type: ignore[attr-defined]
+
+
+class AdjustmentForm(forms.Form):
+    """Of a request, or (`of_nothing`) goodwill for nothing in particular."""
+
+    tenant = forms.CharField(label="Tenant", max_length=63, widget=forms.TextInput(attrs=TEXT))
+    amount_usd = forms.CharField(
+        label="Amount, US dollars",
+        max_length=40,
+        help_text="With a minus it is taken off: -0.25. At most twelve decimals.",
+        widget=forms.TextInput(attrs={**TEXT, "inputmode": "decimal"}),
+    )
+    kind = forms.ChoiceField(
+        label="Kind", choices=[("correction", "Correction"), ("goodwill", "Goodwill")], widget=forms.Select(attrs=SELECT)
+    )
+    reason = forms.CharField(
+        label="Why", max_length=500, help_text="It is a line of the customer's invoice.", widget=forms.TextInput(attrs=TEXT)
+    )
+
+    def __init__(self, *args: Any, of_nothing: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if of_nothing:
+            self.fields.pop("kind")
+        else:
+            self.fields.pop("tenant")
+
+
 class Amount(forms.DecimalField):
     """Of a currency; kept as minor units."""
 

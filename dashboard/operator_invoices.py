@@ -1,11 +1,14 @@
 """Invoices of all tenants as operators see them, and the months that are to be closed."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Q
 from django.utils import timezone
 
+from billing.services.closing_runs import closing_runs
 from billing.services.invoice_reads import every_invoice
 from billing.services.month_overview import MonthOverview, month_overview
 from dashboard.invoice_pages import STATES, InvoiceRow, invoice_rows
@@ -15,6 +18,7 @@ from headway.months import month_of, previous_month_name
 from tenants.selectors import tenants_like
 
 MAX_TENANTS = 50
+MAX_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,19 @@ class ClosePage:
     overview: MonthOverview
     page: Page
     """Of its tenants: those that are open first."""
+    run: Any
+    """The newest run that closes, or closed, this month; None: none did."""
     problem: str = ""
+
+    @property
+    def is_moving(self) -> bool:
+        return self.run is not None and self.run.ended_at is None
+
+    @property
+    def reasons(self) -> list[tuple[str, int]]:
+        """Why tenants of the run stay open, and how many; the most frequent first."""
+        reasons = Counter(each["reason"] for each in self.run.failed) if self.run is not None else Counter[str]()
+        return reasons.most_common(MAX_REASONS)
 
 
 def operator_invoices(asked: Mapping[str, str]) -> OperatorInvoices:
@@ -57,4 +73,5 @@ def close_page(asked: Mapping[str, str]) -> ClosePage:
         overview = month_overview(asked.get("month", "").strip() or last)
     except InvalidInput as error:
         overview, problem = month_overview(last), error.message
-    return ClosePage(overview, by_number(overview.rows, asked.get("page", "")), problem)  # type: ignore[arg-type]  # sliced alike
+    page = by_number(overview.rows, asked.get("page", ""))  # type: ignore[arg-type]  # sliced alike
+    return ClosePage(overview, page, closing_runs(overview.month).first(), problem)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from billing.selectors import prices_of_models
 from billing.services.price_dry_run import dry_run_price
-from billing.services.prices import MAX_FACTOR, price_in_force
+from billing.services.prices import MAX_FACTOR, ids_in_force, price_in_force
 from dashboard.paging import Page, by_id
 from headway.months import month_of, previous_month_name
 from inference.selectors import model_ids
@@ -82,7 +82,7 @@ def price_list(asked: Mapping[str, str]) -> PriceList:
     """Newest first, each with whether it holds now."""
     model, now = asked.get("model", "")[:200], timezone.now()
     page = by_id(prices_of_models([model] if model else None), asked.get("page", ""))
-    holds = _ids_in_force(page.rows, now)
+    holds = ids_in_force({price.model for price in page.rows}, now=now)
     rows = [PriceRow(price, *_state(price, holds, now)) for price in page.rows]
     return PriceList(rows, page, model, model_ids())
 
@@ -119,16 +119,6 @@ def _after(asked: Mapping[str, Any], unit: str) -> int:
 def _kind(label: str, before: int | None, after: int) -> Kind:
     is_far = before is not None and (after > before * MAX_FACTOR or after * MAX_FACTOR < before)
     return Kind(label, before, after, is_far)
-
-
-def _ids_in_force(prices: list[Any], now: datetime) -> set[int]:
-    """Of each model and tier the newest that holds; asked of all its versions, as a page shows only some."""
-    models = {price.model for price in prices}
-    holds: dict[tuple[str, str], Any] = {}
-    for price in prices_of_models(sorted(models)).order_by("effective_from", "version"):
-        if price.effective_from <= now:
-            holds[price.model, price.tier] = price
-    return {price.id for price in holds.values()}
 
 
 def _state(price: Any, holds: set[int], now: datetime) -> tuple[str, str]:

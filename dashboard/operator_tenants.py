@@ -8,6 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from billing.selectors import TenantUse, month_spends, spent_in_months, use_by_model, use_by_tenant
+from billing.services.balance_reads import usable_grants
 from dashboard.billing_page import Credit, credit_of
 from dashboard.paging import Page, by_number
 from dashboard.plan_page import Offer, plan_offers_of_operator
@@ -89,3 +90,8 @@ def tenant_page(tenant: Any) -> TenantPage:
         offers=plan_offers_of_operator(tenant),
         audit=list(audit_of_tenant(tenant).order_by("-id")[:NEWEST_AUDIT]),
     )
+
+
+def refundable_grants(tenant: Any) -> list[Any]:
+    """Paid in advance, with something left: what may be paid back."""
+    return [grant for grant in usable_grants(tenant.id) if grant.kind == "prepaid" and grant.left_picos]

@@ -2,10 +2,24 @@
 
 from django.urls import path
 
-from dashboard.views import operator_exports, operator_invoices, operator_prices, operator_reports, operator_tenants
+from dashboard.views import (
+    operator_adjustments,
+    operator_evals,
+    operator_exports,
+    operator_invoices,
+    operator_pools,
+    operator_prices,
+    operator_reconciliation,
+    operator_registry,
+    operator_reports,
+    operator_rollouts,
+    operator_tenants,
+)
 
 T = "tenants/<slug:tenant>/"
+RUN = "evals/runs/<id:run_id>/"
 INVOICE = "invoices/<slug:number>/"
+MODEL = "models/<int:model>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
@@ -22,6 +36,17 @@ urlpatterns = [
     path(T + "resume/", operator_tenants.resume, name="operator_resume"),
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
+    path("models/", operator_registry.models, name="operator_models"),
+    path(MODEL, operator_registry.model, name="operator_model"),
+    path(MODEL + "<slug:label>/retire/", operator_registry.retire, name="operator_retire"),
+    path(MODEL + "rollout/", operator_rollouts.new, name="operator_rollout_new"),
+    path("rollouts/", operator_rollouts.rollouts, name="operator_rollouts"),
+    path("rollouts/<int:number>/", operator_rollouts.rollout, name="operator_rollout"),
+    path("rollouts/<int:number>/<slug:verb>/", operator_rollouts.act, name="operator_rollout_act"),
+    path(T + "debit/", operator_tenants.debit, name="operator_debit"),
+    path("pools/", operator_pools.pools, name="operator_pools"),
+    path("pools/<id:pool_id>/", operator_pools.change, name="operator_pool"),
+    path("scaling/", operator_pools.decisions, name="operator_decisions"),
     path("prices/", operator_prices.prices, name="operator_prices"),
     path("prices/new/", operator_prices.new, name="operator_price_new"),
     path("invoices/", operator_invoices.invoices, name="operator_invoices"),
@@ -33,5 +58,21 @@ urlpatterns = [
     path("documents/<slug:number>.pdf", operator_invoices.pdf, name="operator_pdf"),
     path("close/", operator_invoices.closing, name="operator_close"),
     path("close/now/", operator_invoices.close, name="operator_close_now"),
+    path("reconciliation/", operator_reconciliation.runs, name="operator_reconciliations"),
+    path("reconciliation/now/", operator_reconciliation.ask, name="operator_reconcile_now"),
+    path("reconciliation/<id:run_id>/", operator_reconciliation.run, name="operator_reconciliation"),
+    path("adjustments/", operator_adjustments.adjustments, name="operator_adjustments"),
+    path("adjustments/goodwill/", operator_adjustments.goodwill, name="operator_goodwill"),
+    path("adjustments/<slug:request_id>/", operator_adjustments.adjust, name="operator_adjust"),
+    path("evals/", operator_evals.evals, name="operator_evals"),
+    path("evals/import/", operator_evals.import_set, name="operator_eval_import"),
+    path("evals/run/", operator_evals.run_set, name="operator_eval_run_set"),
+    path("evals/gate/", operator_evals.gate, name="operator_eval_gate"),
+    path("evals/gates/<id:gate_id>/remove/", operator_evals.drop_gate, name="operator_eval_gate_remove"),
+    path("evals/sets/<id:set_id>/", operator_evals.eval_set, name="operator_eval_set"),
+    path(RUN, operator_evals.run, name="operator_eval_run"),
+    path(RUN + "against/<id:against_id>/", operator_evals.compare, name="operator_eval_compare"),
+    path(RUN + "cancel/", operator_evals.cancel, name="operator_eval_cancel"),
+    path(RUN + "baseline/", operator_evals.baseline, name="operator_eval_baseline"),
     path(T + "visit/", operator_tenants.visit, name="operator_visit"),
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from billing.services.report_files import zone_text
 from billing.services.reports import OWN, ReportQuery, checked
 from headway.errors import InvalidInput
 from headway.months import UTC_NAME, zone_named
@@ -42,7 +43,7 @@ class ReportAsked:
 
     @property
     def zone_text(self) -> str:
-        return "each tenant's own calendar" if self.query.time_zone == OWN else f"time zone {self.query.time_zone}"
+        return zone_text(self.query)
 
     @property
     def last(self) -> date:

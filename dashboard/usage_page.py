@@ -14,9 +14,9 @@ from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_file import too_many
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
-from dashboard.streaming import as_text
 from dashboard.usage_query import GROUPS, MEAN, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
 from headway.money import PICOS_A_MICRO, picos_to_usd
+from headway.streaming import as_text
 from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant, members_of_tenant
 

@@ -1,10 +1,16 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
+│   ├── UnknownVersion          fix the version's name
+│   ├── UnknownRollout          fix the rollout's number
+│   ├── UnknownEval             fix the name of the eval set, or the number of the run
 │   └── UnknownReplica          fix the replica's id
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── BadEngineArguments      fix the engine arguments
+│   ├── TooLarge                choose a smaller model, a shorter context or more GPUs
+│   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -14,6 +20,7 @@
     ├── QueueFull               retry later: all replicas are busy and the queue is full
     ├── QueueTimeout            retry later: no replica became free in time
     ├── DeadlineNotMet          retry later: the predicted wait is too long
+    ├── NoRoom                  free disk space, raise the budget, or retire a version
     └── EngineFailed            retry: the engine failed before or during the answer
 """
 
@@ -26,10 +33,28 @@ class UnknownModel(NotFound):
     code = "model_not_found"
 
 
+class UnknownVersion(NotFound):
+    """Fix the version's name; `manage.py rollout list` and the registry's page name them."""
+
+    code = "version_not_found"
+
+
+class UnknownRollout(NotFound):
+    """Fix the rollout's number; `manage.py rollout list` lists them."""
+
+    code = "rollout_not_found"
+
+
 class UnknownReplica(NotFound):
     """Fix the replica's id; `manage.py status` lists them."""
 
     code = "replica_not_found"
+
+
+class UnknownEval(NotFound):
+    """Fix the name of the eval set, or the number of the run; there is no such one."""
+
+    code = "eval_not_found"
 
 
 class ModelExists(Conflict):
@@ -50,10 +75,46 @@ class IllegalTransition(Conflict):
     code = "illegal_transition"
 
 
+class RolloutOpen(Conflict):
+    """End the model's open rollout first; there is one at a time."""
+
+    code = "rollout_open"
+
+
+class RolloutMoved(Conflict):
+    """Look again; the rollout is not in a state in which that can be done."""
+
+    code = "rollout_moved"
+
+
 class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class BadEngineArguments(InvalidInput):
+    """Fix the engine arguments; the engine's own parser refused them."""
+
+    code = "bad_engine_arguments"
+
+
+class TooLarge(InvalidInput):
+    """Choose a smaller model, a shorter context, or more GPUs."""
+
+    code = "does_not_fit"
+
+
+class NoRoom(Unavailable):
+    """Free disk space, raise the node's budget, or retire a version; nothing was staged, and it is tried again."""
+
+    code = "no_room_for_weights"
+
+
+class BadEvalSet(InvalidInput):
+    """Fix the file of cases, at the line it names; nothing was imported."""
+
+    code = "bad_eval_set"
 
 
 class NoReplicaReady(Unavailable):

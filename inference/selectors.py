@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,8 +12,11 @@ from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
+from inference.rollout_models import VersionPin
 from inference.services.lease import current_lease
-from inference.services.registry import targets_ms, version_label
+from inference.services.registry import targets_ms
+from inference.services.version_labels import version_label
+from inference.weight_models import CopyState, WeightCopy
 
 SEEN_WITHIN = timedelta(seconds=30)
 
@@ -30,12 +34,31 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True)
+class PoolScaling:
+    is_autoscaled: bool
+    min_replicas: int
+    max_replicas: int
+    warm_replicas: int
+    idle_before_zero_s: int
+    hold_limit_s: int
+
+    @property
+    def text(self) -> str:
+        zero = f", to zero after {self.idle_before_zero_s} s" if not self.min_replicas else ""
+        automatic = f"autoscaled {self.min_replicas} to {self.max_replicas}{zero}" if self.is_autoscaled else "set by hand"
+        return automatic + (f", {self.warm_replicas} warm" if self.warm_replicas else "")
+
+
+@dataclass(frozen=True)
 class PoolStatus:
+    scaling: PoolScaling
     min_in_flight: int
     max_in_flight: int
     max_queued: int
     targets: dict[str, dict[str, int]]
     """By tier: ttft_ms, inter_token_ms; as they hold, the defaults among them."""
+    engine_args: list[str]
+    """Over those of a replica's version."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,10 +75,25 @@ class ModelStatus:
 
 
 @dataclass(frozen=True)
+class CopyStatus:
+    model: str
+    version: str
+    node: str
+    state: str
+    since_s: int
+    reason: str
+    bytes_done: int
+    bytes_total: int  # 0: not known yet
+    used_s_ago: int | None
+
+
+@dataclass(frozen=True)
 class FleetStatus:
     models: list[ModelStatus]
     nodes: list[dict[str, Any]]
     gateways: list[dict[str, Any]]
+    copies: list[CopyStatus]
+    """Of weights on nodes' disks; those that were evicted are left out."""
     lease: dict[str, Any] | None
     """Of the dispatcher; None: nobody has led yet."""
 
@@ -70,6 +108,12 @@ def model_ids() -> list[str]:
 
 def has_model(public_id: str) -> bool:
     return Model.objects.filter(public_id=public_id).exists()
+
+
+def pins_in_force(tenant_id: Any) -> dict[str, str]:
+    """The version a tenant stays on, by model; others go with the stable one."""
+    pins = VersionPin.objects.filter(tenant_id=tenant_id, is_in_force=True, version__retired_at=None)
+    return {pin.model.public_id: version_label(pin.version) for pin in pins.select_related("model", "version").order_by("id")}
 
 
 def fleet_status(now: datetime) -> FleetStatus:
@@ -92,6 +136,7 @@ def fleet_status(now: datetime) -> FleetStatus:
             }
             for gateway in GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
         ],
+        copies=weight_copies(now),
         lease=None
         if lease is None
         else {
@@ -103,9 +148,33 @@ def fleet_status(now: datetime) -> FleetStatus:
     )
 
 
+def weight_copies(now: datetime) -> list[CopyStatus]:
+    rows = WeightCopy.objects.exclude(state=CopyState.EVICTED).select_related("version__model")
+    return [
+        CopyStatus(
+            model=row.version.model.public_id,
+            version=version_label(row.version),
+            node=row.node,
+            state=row.state,
+            since_s=int((now - row.changed_at).total_seconds()),
+            reason=row.reason,
+            bytes_done=row.bytes_done,
+            bytes_total=row.bytes_total,
+            used_s_ago=int((now - row.last_used_at).total_seconds()) if row.last_used_at else None,
+        )
+        for row in rows.order_by("version__model__public_id", "version__number", "node")
+    ]
+
+
+def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
+    """Of those on record."""
+    return dict(Replica.objects.filter(id__in=set(replica_ids)).values_list("id", "kind"))
+
+
 def pool_status(pool: Pool) -> PoolStatus:
     targets = targets_of(targets_ms(pool))
     return PoolStatus(
+        scaling=PoolScaling(**{name: getattr(pool, name) for name in PoolScaling.__dataclass_fields__}),
         min_in_flight=pool.min_in_flight,
         max_in_flight=pool.max_in_flight,
         max_queued=pool.max_queued,
@@ -116,6 +185,7 @@ def pool_status(pool: Pool) -> PoolStatus:
             }
             for tier, target in targets.items()
         },
+        engine_args=pool.engine_args,
     )
 
 
@@ -192,6 +262,15 @@ def limit_error_example(kind: str, value: int, scope: str = "tenant") -> tuple[s
     refusal = refusal_of(error_of(Refused("example", Reason.LIMIT, hit.retry_after_s, hit.retry_kind, hit=hit), ""))
     headers = [("content-type", "application/json"), *refusal.all_headers()]
     return f"{refusal.status} Too Many Requests", headers, json.loads(refusal.body())
+
+
+def has_autoscaled_pools() -> bool:
+    return Pool.objects.filter(is_autoscaled=True).exists()
+
+
+def brain_seen_now() -> dict[str, Any] | None:
+    """The same as `brain_seen` where there is no event loop."""
+    return asyncio.run(brain_seen())
 
 
 async def brain_seen() -> dict[str, Any] | None:

@@ -36,12 +36,15 @@ def membership_of(user: User, tenant_name: str) -> Membership | None:
 
 
 def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Tenant]:
-    """By name; for operators. `query`: a part of the name, or the whole id; blank: all. `is_suspended` None: either."""
+    """By name; for operators. `query`: a part of the name, or the whole id; blank: all customers.
+
+    `is_suspended` None: either.
+    """
     rows = Tenant.objects.select_related("plan").order_by("name")
     if is_suspended is not None:
         rows = rows.filter(suspended_at__isnull=not is_suspended)
     if not query:
-        return rows
+        return rows.filter(is_operator=False)
     try:
         return rows.filter(Q(name__icontains=query) | Q(id=UUID(query)))
     except ValueError:
@@ -52,9 +55,14 @@ def all_plans() -> list[Plan]:
     return list(Plan.objects.order_by("name"))
 
 
+def is_operator(user: Any) -> bool:
+    """May this person, logged in, do what operators' pages and their part of the API do? Staff, and a superuser."""
+    return bool(user.is_authenticated and user.is_active and user.is_staff and user.is_superuser)
+
+
 def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
     """The visit an operator is on there now. None for everybody else."""
-    if not (user.is_authenticated and user.is_active and user.is_superuser):
+    if not is_operator(user):
         return None
     rows = OperatorVisit.objects.select_related("tenant", "tenant__plan")
     running = rows.filter(operator=user, tenant__name=tenant_name, ends_at__gt=timezone.now())
@@ -64,7 +72,9 @@ def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
 def roles_now(tenant: Tenant) -> dict[int, str]:
     """Of those who may enter at this moment, by user id: members, none where the tenant is suspended; operators on a visit."""
     rows = Membership.objects.for_tenant(tenant).filter(user__is_active=True, tenant__suspended_at=None)
-    visits = OperatorVisit.objects.filter(tenant=tenant, ends_at__gt=timezone.now(), operator__is_superuser=True)
+    visits = OperatorVisit.objects.filter(
+        tenant=tenant, ends_at__gt=timezone.now(), operator__is_superuser=True, operator__is_staff=True
+    )
     return {
         **dict(visits.filter(operator__is_active=True).order_by("id").values_list("operator_id", "role")),
         **dict(rows.values_list("user_id", "role")),
@@ -276,5 +286,5 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 
 
 def every_tenant_id() -> list[UUID]:
-    """In the order they were made."""
-    return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))
+    """Of customers, in the order they were made: our own account is sent no invoice."""
+    return list(Tenant.objects.filter(is_operator=False).order_by("created_at", "id").values_list("id", flat=True))

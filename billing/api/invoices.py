@@ -6,7 +6,6 @@ from typing import Any
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
-from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,7 +21,7 @@ from billing.services.line_parts import LinePart, parts_of_line
 from billing.services.month_sums import requests_of_line
 from headway.errors import NotFound
 from tenants.access import Action
-from tenants.api.base import TenantView
+from tenants.api.base import AsItIs, TenantView
 
 PDF = {(200, "application/pdf"): OpenApiTypes.BINARY}
 CSV = {(200, "text/csv"): OpenApiTypes.STR}
@@ -34,16 +33,6 @@ class BillingView(TenantView):
     def invoice(self, number: str) -> Invoice:
         """Raises NotFound, also for another tenant's."""
         return invoice_numbered(number, tenant_id=self.standing.tenant.id)
-
-
-class AsItIs(BaseContentNegotiation):
-    """Of files: whatever a client says it takes. Errors are JSON."""
-
-    def select_parser(self, _request: Any, parsers: Any) -> Any:
-        return parsers[0]
-
-    def select_renderer(self, _request: Any, renderers: Any, _suffix: Any = None) -> Any:
-        return renderers[0], renderers[0].media_type
 
 
 class FileView(BillingView):

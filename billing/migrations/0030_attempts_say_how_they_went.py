@@ -5,7 +5,7 @@ OUTCOMES = [("ok", "Ok"), ("failed", "Failed"), ("neutral", "Neutral")]
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing", "0020_fill_targets_met"),
+        ("billing", "0023_usage_by_time"),
     ]
 
     operations = [

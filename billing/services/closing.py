@@ -77,7 +77,7 @@ def close_all(month: str, *, actor: str, now: datetime | None = None) -> Closing
     zones = time_zones(tenant_ids := every_tenant_id())
     for tenant_id in tenant_ids:
         if month_bounds(month, zones.get(tenant_id, UTC_NAME))[1] <= now:
-            _try(closing, tenant_id, month, actor, now)
+            try_close(closing, tenant_id, month, actor, now)
     return closing
 
 
@@ -95,7 +95,7 @@ def close_due(*, actor: str = "system", now: datetime | None = None) -> Closing:
     for tenant_id, zone in time_zones(every_tenant_id()).items():
         running = month_of(until, zone).name
         for month in sorted(_unclosed(tenant_id, running, until, zone)):
-            _try(closing, tenant_id, month, actor, now)
+            try_close(closing, tenant_id, month, actor, now)
     return closing
 
 
@@ -116,7 +116,8 @@ def _months_before(month: str, zone: str) -> Iterator[str]:
         yield month
 
 
-def _try(closing: Closing, tenant_id: UUID, month: str, actor: str, now: datetime) -> None:
+def try_close(closing: Closing, tenant_id: UUID, month: str, actor: str, now: datetime) -> None:
+    """What cannot be closed is among the failed: others go on."""
     try:
         closing.closed.append(close_statement(tenant_id=tenant_id, month=month, actor=actor, now=now))
     except (HeadwayError, DatabaseError) as error:

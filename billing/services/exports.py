@@ -94,6 +94,14 @@ def exports_of(tenant_id: UUID | None) -> QuerySet[Export]:
     return Export.objects.filter(tenant_id=tenant_id).order_by("-created_at", "id")
 
 
+def one_export(export_id: UUID, *, tenant_id: UUID | None) -> Export:
+    """However far it is. Raises NotFound, for those of others too."""
+    export = exports_of(tenant_id).filter(id=export_id).first()
+    if export is None:
+        raise NotFound("there is no such export")
+    return export
+
+
 def finished_export(export_id: UUID, *, tenant_id: UUID | None) -> Export:
     """One whose file is there. Raises NotFound, for those of others too."""
     export = Export.objects.filter(id=export_id, tenant_id=tenant_id, state=ExportState.READY).first()
@@ -102,16 +110,26 @@ def finished_export(export_id: UUID, *, tenant_id: UUID | None) -> Export:
     return export
 
 
-def pieces_of(export: Export) -> Iterator[bytes]:
-    """Of its file. It is opened at once: a file that is removed meanwhile is sent to its end."""
-    file = file_of(export).open("rb")
+class Pieces(Iterator[bytes]):
+    """Of a file. It is opened at once: one that is removed meanwhile is sent to its end."""
 
-    def pieces() -> Iterator[bytes]:
-        with file:
-            while piece := file.read(PIECE_BYTES):
-                yield piece
+    def __init__(self, path: Path) -> None:
+        """Raises FileNotFoundError."""
+        self._file = path.open("rb")
 
-    return pieces()
+    def __next__(self) -> bytes:
+        if piece := self._file.read(PIECE_BYTES):
+            return piece
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Also of one that nobody read, as after a HEAD."""
+        self._file.close()
+
+
+def pieces_of(export: Export) -> Pieces:
+    return Pieces(file_of(export))
 
 
 def name_of(export: Export) -> str:

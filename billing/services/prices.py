@@ -1,5 +1,6 @@
 """Prices of models: append-only, each a new version."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.utils import timezone
 from billing.errors import PriceJump
 from billing.models import Price
 from billing.selectors import prices_in_force
+from billing.services.rating import UnitPrice, unit_price
 from headway.errors import Conflict, InvalidInput
 from headway.money import micros_to_usd
 from inference.selectors import has_model
@@ -23,6 +25,14 @@ UNIT = "per_million_tokens"
 """The only unit a price is given in: dollars (micro-dollars here) for a million tokens."""
 MAX_FACTOR = 100
 """A price that many times what holds, or a part of it, is taken when it is confirmed."""
+
+
+def list_unit_price(model: str, *, tier: str) -> UnitPrice:
+    """What its tokens cost now without a discount: the tier's price, else the one for all, else nothing."""
+    now = timezone.now()
+    found = {price.tier: price for price in prices_in_force(model) if price.effective_from <= now}
+    price = found.get(tier) or found.get("")
+    return unit_price(price) if price is not None else UnitPrice(0, 0, 0)
 
 
 def set_price(
@@ -92,6 +102,14 @@ def price_in_force(model: str, tier: str, at: datetime) -> Price | None:
     rows = Price.objects.filter(model=model, tier__in={tier, ""}, effective_from__lte=at)
     found: Price | None = max(rows, key=lambda price: (price.tier == tier, price.effective_from, price.version), default=None)
     return found
+
+
+def ids_in_force(models: Iterable[str], *, now: datetime) -> set[int]:
+    """Of each of these models and tiers the version that holds: in one query."""
+    holds: dict[tuple[str, str], int] = {}
+    for price in Price.objects.filter(model__in=set(models), effective_from__lte=now).order_by("effective_from", "version"):
+        holds[price.model, price.tier] = price.id
+    return set(holds.values())
 
 
 def _check_jump(model: str, tier: str, amounts: tuple[int, int, int], at: datetime) -> None:

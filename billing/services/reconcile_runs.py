@@ -14,10 +14,15 @@ from billing.models import Reconciliation, ReconciliationFinding, Verdict
 from billing.services.engine_work import causes_of, inconsistent_requests
 from billing.services.reconciliation import EngineTotals, reconcile
 from inference.services.engine_counters import Count, counts_since, uncounted_engines
+from tenants.services.audit import record_audit
+from workers.services import outbox
 from workers.services.mail import queue_mail
 
 log = structlog.get_logger(__name__)
 
+KIND = "reconciliation"
+LEASE_S = 300.0
+"""Longer than a comparison and the pause before it take."""
 LOOKS_BACK = timedelta(days=2)
 SETTLE = timedelta(seconds=20)
 """So long after an engine was counted, all that had ended before is in the ledger: journals are carried over every second,
@@ -42,6 +47,26 @@ def reconcile_now(
     now = now or timezone.now()
     run = Reconciliation.objects.create(started_at=now)
     return _carry_out(run, since=since or now - LOOKS_BACK, now=now, pause=pause)
+
+
+def ask_for_reconciliation(*, actor: str, now: datetime | None = None) -> Reconciliation:
+    """A worker does it. While one that was asked for is under way it is given back."""
+    now = now or timezone.now()
+    with transaction.atomic():
+        waiting = Reconciliation.objects.exclude(asked_by="").filter(finished_at=None, started_at__gt=now - CUT_OFF)
+        if (under_way := waiting.order_by("-id").first()) is not None:
+            return under_way
+        run = Reconciliation.objects.create(started_at=now, asked_by=actor[:200])
+        record_audit(actor=actor, action="reconciliation.ask", target=str(run.id))
+        outbox.put(kind=KIND, ids={"reconciliation": run.id})
+    return run
+
+
+def carry_out(ids: dict[str, Any], *, pause: Callable[[float], None] = time.sleep) -> None:
+    """An outbox entry's: {"reconciliation": id}. Done again it does nothing."""
+    run = Reconciliation.objects.filter(id=ids["reconciliation"], finished_at=None).first()
+    if run is not None:
+        _carry_out(run, since=run.started_at - LOOKS_BACK, now=timezone.now(), pause=pause)
 
 
 def _claim(day: date, now: datetime) -> Reconciliation | None:

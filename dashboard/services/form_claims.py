@@ -26,14 +26,20 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
+def checked_nonce(nonce: str) -> str:
+    """Raises InvalidInput where it is none of ours."""
+    if not _NONCE.fullmatch(nonce):
+        raise InvalidInput("this form is not as this site sent it: send it once more")
+    return nonce
+
+
 @contextlib.contextmanager
 def claimed(nonce: str) -> Iterator[None]:
     """Around what the form makes. Two posts at once: the second waits for the first, then raises FormAlreadySent.
 
     Raises InvalidInput where no nonce was sent.
     """
-    if not _NONCE.fullmatch(nonce):
-        raise InvalidInput("this form is not as this site sent it: send it once more")
+    nonce = checked_nonce(nonce)
     with transaction.atomic():
         try:
             with transaction.atomic():

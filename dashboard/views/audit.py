@@ -6,7 +6,7 @@ from django.views.decorators.http import require_GET
 
 from dashboard.audit_log import HEAD, audit_log, audit_rows
 from dashboard.seats import Seat, seated
-from dashboard.streaming import csv_file
+from headway.streaming import csv_file
 from tenants.access import Action
 
 

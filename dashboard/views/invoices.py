@@ -12,9 +12,9 @@ from billing.services.invoices import invoice_numbered
 from dashboard.invoice_files import invoice_files
 from dashboard.invoice_pages import invoice_list, invoice_page, line_page
 from dashboard.seats import Seat, seated
-from dashboard.streaming import file_of_pieces
 from dashboard.zipped import zipped
 from headway.errors import NotFound
+from headway.streaming import file_of_pieces
 from tenants.access import Action
 
 

@@ -8,7 +8,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
-from billing.services.closing import Closing, close_all
+from billing.services.closing_runs import ask_to_close
 from billing.services.credit_notes import issue_credit_note
 from billing.services.documents import credit_note_pdf, invoice_pdf
 from billing.services.invoices import invoice_numbered, write_off_invoice
@@ -19,11 +19,10 @@ from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.operator_forms import CreditNoteForm, PaymentForm
 from dashboard.operator_invoices import close_page, operator_invoices
-from dashboard.telling import tell_next_page, telling
+from dashboard.telling import telling
 from headway.clean_text import cleaned
-from headway.errors import HeadwayError, NotFound
+from headway.errors import NotFound
 
-MAX_FAILURES_TOLD = 5
 ENDINGS = (
     ("void", "Take back", "A credit note of all that is left of it. There is no way back.", "operator_void", "Take it back"),
     (
@@ -124,24 +123,12 @@ def closing(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operators_only
 def close(request: HttpRequest) -> HttpResponse:
-    """Each tenant's month is a transaction of its own: what fails stays open, the others are closed."""
+    """Asked for here, done by a worker; the page shows how far it is."""
     month = cleaned(request.GET.get("month", "")).strip()[:7]
     if is_confirmed(request, month):
-        try:
-            _tell_closed(request, month, close_all(month, actor=actor_of(request)))
-        except HeadwayError as error:
-            tell_next_page(request, error)
+        with telling(request, f"{month} is being closed: this page shows how far it is"):
+            ask_to_close(month=month, actor=actor_of(request))
     return redirect(f"{reverse('operator_close')}?month={month}")
-
-
-def _tell_closed(request: HttpRequest, month: str, done: Closing) -> None:
-    new = [each for each in done.closed if each.is_new]
-    made = sum(each.invoice is not None for each in new)
-    messages.success(request, f"{month}: {len(new)} closed now, with {made} invoices; {len(done.closed) - len(new)} before")
-    reasons = sorted(set(done.failed.values()))
-    for reason in reasons[:MAX_FAILURES_TOLD]:
-        number = sum(each == reason for each in done.failed.values())
-        messages.error(request, f"Not closed, of {number}: {reason}")
 
 
 def _shown(found: Any) -> dict[str, Any]:

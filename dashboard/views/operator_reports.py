@@ -5,10 +5,11 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from billing.services.report_files import MARGIN_HEAD
 from dashboard.operator_area import operators_only
-from dashboard.operator_reports import MARGIN_HEAD, margin_rows, report_page, report_rows
+from dashboard.operator_reports import asked_margin_rows, asked_report_rows, report_page
 from dashboard.report_document import report_document
-from dashboard.streaming import csv_file
+from headway.streaming import csv_file
 
 
 @require_GET
@@ -20,14 +21,14 @@ def reports(request: HttpRequest) -> HttpResponse:
 @require_GET
 @operators_only
 def usage_csv(request: HttpRequest) -> HttpResponseBase:
-    head, rows = report_rows(request.GET, timezone.now())
+    head, rows = asked_report_rows(request.GET, timezone.now())
     return csv_file(request, name="headway-report.csv", head=head, rows=rows)
 
 
 @require_GET
 @operators_only
 def margins_csv(request: HttpRequest) -> HttpResponseBase:
-    rows = margin_rows(request.GET, timezone.now())
+    rows = asked_margin_rows(request.GET, timezone.now())
     return csv_file(request, name="headway-margins.csv", head=MARGIN_HEAD, rows=rows)
 
 

@@ -7,13 +7,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
-from billing.services.balances import grant_credit
+from billing.services.balances import debit_balance, grant_credit, refund_credit
 from dashboard.confirming import is_confirmed
 from dashboard.form_errors import tell
-from dashboard.once import once
+from dashboard.once import nonce_of, once
 from dashboard.operator_area import actor_of, operators_only
-from dashboard.operator_forms import GrantForm
-from dashboard.operator_tenants import tenant_list, tenant_page
+from dashboard.operator_forms import DebitForm, GrantForm
+from dashboard.operator_tenants import refundable_grants, tenant_list, tenant_page
 from dashboard.telling import tell_next_page, telling
 from headway.errors import HeadwayError
 from tenants.access import Role
@@ -91,6 +91,27 @@ def grant(request: HttpRequest, tenant: str) -> HttpResponse:
 
 @require_POST
 @operators_only
+def debit(request: HttpRequest, tenant: str) -> HttpResponse:
+    """Through a hold: so it is no transaction, and a form that is posted twice takes once by its own reference."""
+    found = _found(tenant)
+    form = _debit_form(found, request.POST)
+    if not form.is_valid():
+        return _page(request, found, GrantForm(), form)
+    if is_confirmed(request, found.name):
+        asked = form.cleaned_data
+        with telling(request, f"It is taken from {found.name}"):
+            named = {name: asked[name] for name in ("amount_micros", "reason")}
+            named |= {"tenant_id": found.id, "actor": actor_of(request)}
+            named["reference"] = asked["reference"] or f"form:{nonce_of(request)}"
+            if asked["grant"]:
+                refund_credit(grant=form.grants[asked["grant"]], **named)
+            else:
+                debit_balance(**named)
+    return redirect("operator_tenant", found.name)
+
+
+@require_POST
+@operators_only
 def visit(request: HttpRequest, tenant: str) -> HttpResponse:
     found, role, reason = _found(tenant), request.POST.get("role", ""), request.POST.get("reason", "")
     try:
@@ -109,9 +130,14 @@ def leave(request: HttpRequest) -> HttpResponse:
     return redirect("operator_tenants")
 
 
-def _page(request: HttpRequest, found: Any, grant_form: GrantForm) -> HttpResponse:
-    shown = {"page": tenant_page(found), "roles": list(Role), "grant_form": grant_form}
+def _page(request: HttpRequest, found: Any, grant_form: GrantForm, debit_form: DebitForm | None = None) -> HttpResponse:
+    debit_form = debit_form or _debit_form(found)
+    shown = {"page": tenant_page(found), "roles": list(Role), "grant_form": grant_form, "debit_form": debit_form}
     return render(request, "operator/tenant.html", shown)
+
+
+def _debit_form(found: Any, posted: Any = None) -> DebitForm:
+    return DebitForm(posted, grants=refundable_grants(found), auto_id="debit_%s")
 
 
 def _found(name: str):  # type: ignore[no-untyped-def]  # a tenant; apps meet at doors, and models are none

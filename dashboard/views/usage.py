@@ -10,10 +10,10 @@ from django.views.decorators.http import require_GET, require_POST
 from dashboard.request_file import head, request_rows
 from dashboard.seats import Seat, seated
 from dashboard.services.saved_views import delete_view, save_view, views_of
-from dashboard.streaming import csv_file
 from dashboard.telling import tell_next_page
 from dashboard.usage_page import usage_csv, usage_page
 from headway.errors import HeadwayError
+from headway.streaming import csv_file
 from tenants.access import Action
 
 

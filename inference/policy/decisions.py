@@ -109,6 +109,7 @@ class Reason(StrEnum):
     # Waiting: what for.
     ALL_BUSY = "all_busy"
     NO_REPLICA = "no_replica"
+    WAKING = "waking"  # nothing serves, and a replica is started for those who wait
     CONCURRENCY = "concurrency"  # its tenant's, key's or model's requests at once
     PARKED = "parked"
     # Refused.
@@ -289,6 +290,8 @@ class StateFrame:
     kv_used_ratio: float | None = None
     generated_tokens: int | None = None
     iteration_s: float | None = None
+    acceptance_ratio: float | None = None
+    """Of the tokens that speculation proposed since the engine's start, how many were right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Register models, versions and external replicas; say how many replicas a pool should have."""
 
+import re
 import secrets
 from urllib.parse import urlsplit
 
@@ -11,12 +12,16 @@ from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.policy.decisions import Tier
 from inference.services import control
+from inference.services.replica_starts import usual_start_s
 from inference.services.replicas import publish_replica
+from inference.services.rollouts.split import versions_payload
+from inference.services.version_labels import version_label, version_named
 from inference.services.version_spec import VersionSpec
 from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
 
 MAX_PUBLIC_ID_CHARS = 200
+_VERSION = re.compile(r"(?P<model>.+?)(?::(?P<label>v\d+))?")
 TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
 
@@ -36,7 +41,7 @@ def register_model(
                 model=model, name=f"{public_id[:50]}-{secrets.token_hex(3)}", max_in_flight=max_in_flight, max_queued=max_queued
             )
             if version is not None:
-                _add_version(model=model, pool=pool, spec=version)
+                _add_version(model=model, pool=pool, spec=version, actor=actor)
             publish_model(pool)
             record_audit(actor=actor, action="model.register", target=public_id, after={"version": version is not None})
     except IntegrityError:
@@ -59,27 +64,39 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
     spec.check()
     pool = pool_of(public_id)
     with transaction.atomic():
-        version = _add_version(model=pool.model, pool=pool, spec=spec)
+        version = _add_version(model=pool.model, pool=pool, spec=spec, actor=actor)
         publish_model(pool)
         record_audit(actor=actor, action="version.register", target=str(version), after={"weights": spec.weights_uri})
     return version
 
 
-def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:
+def _add_version(*, model: Model, pool: Pool, spec: VersionSpec, actor: str) -> ModelVersion:
+    _check_batch_cap(spec, pool)
     last = model.versions.order_by("-number").first()
     version = ModelVersion.objects.create(
         model=model,
         number=(last.number if last else 0) + 1,
         weights_uri=spec.weights_uri,
         engine_environment=spec.engine_environment,
-        engine_args=spec.engine_args,
+        engine_args=spec.all_engine_args(),
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
+        created_by=actor[:200],
     )
     if pool.version is None:
         pool.version = version
         pool.save(update_fields=["version"])
     return version
+
+
+def _check_batch_cap(spec: VersionSpec, pool: Pool) -> None:
+    cap = spec.options.batch_cap
+    if cap is not None and cap < pool.max_in_flight:
+        raise InvalidInput(
+            f"batch_cap {cap} is below the {pool.max_in_flight} requests that gateways send to a replica at once: "
+            "set the pool's max_in_flight first",
+            param="batch_cap",
+        )
 
 
 def targets_ms(pool: Pool) -> dict[str, int | None]:
@@ -88,6 +105,7 @@ def targets_ms(pool: Pool) -> dict[str, int | None]:
 
 
 def publish_model(pool: Pool) -> None:
+    """Call it inside the transaction that changes the pool, its rollout or who is pinned to what."""
     control.publish(
         kind="model",
         key=pool.model.public_id,
@@ -98,13 +116,12 @@ def publish_model(pool: Pool) -> None:
             "max_in_flight": pool.max_in_flight,
             "min_in_flight": pool.min_in_flight,
             "max_queued": pool.max_queued,
+            "hold_limit_s": pool.hold_limit_s if pool.is_autoscaled and pool.version is not None else 0,
+            "start_s": usual_start_s(pool),
             "targets_ms": {name: value for name, value in targets_ms(pool).items() if value is not None},
+            **versions_payload(pool),
         },
     )
-
-
-def version_label(version: ModelVersion | None) -> str:
-    return f"v{version.number}" if version else ""
 
 
 def pool_of(public_id: str) -> Pool:
@@ -113,6 +130,19 @@ def pool_of(public_id: str) -> Pool:
         return Pool.objects.select_related("model", "version").get(model__public_id=public_id)
     except Pool.DoesNotExist:
         raise UnknownModel(f"there is no model {public_id!r}; `manage.py status` lists them", param="model") from None
+
+
+def find_version(named: str) -> ModelVersion:
+    """Of `NAME` the stable one, of `NAME:v2` that one. Raises UnknownModel, UnknownVersion, InvalidInput."""
+    match = _VERSION.fullmatch(named)
+    if match is None:
+        raise UnknownModel("a version is named by its model's public id, or NAME:v2", param="model")
+    pool = pool_of(match["model"])
+    if match["label"] is not None:
+        return version_named(pool.model, match["label"])
+    if pool.version is None:
+        raise InvalidInput(f"model {named!r} has no managed version", param="model")
+    return pool.version
 
 
 def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstream_model: str = "") -> Replica:

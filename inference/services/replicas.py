@@ -6,11 +6,15 @@ from django.utils import timezone
 from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import TRANSITIONS, Replica, ReplicaState
 from inference.services import control
+from inference.services.replica_starts import note_move
+from inference.services.version_labels import version_label
 
 _S = ReplicaState
 # From most to least worth keeping.
 LIVE_STATES = (_S.READY, _S.WARM, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
 MAX_REASON_CHARS = 1000
+HELD = " (not tried again by itself)"
+"""How the reason of a failure ends that trying again cannot mend: somebody has to act."""
 
 
 def advance(
@@ -37,14 +41,13 @@ def advance(
                 raise UnknownReplica(f"there is no replica {replica_id!r}")
             raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
         replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
+        note_move(replica=replica, to=to, at=replica.changed_at)
         publish_replica(replica)
     return replica
 
 
 def publish_replica(replica: Replica) -> int:
     """Tell the data plane; a replica that was stopped is gone for it. Returns the change's id."""
-    from inference.services.registry import version_label
-
     gone = replica.state == ReplicaState.STOPPED
     payload = {
         "model": replica.pool.model.public_id,

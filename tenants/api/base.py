@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.db import DataError
-from rest_framework.exceptions import MethodNotAllowed, NotFound, ParseError
+from rest_framework.exceptions import MethodNotAllowed, NotAuthenticated, NotFound, ParseError
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
@@ -17,7 +18,10 @@ from rest_framework.views import APIView
 from headway.errors import InvalidInput
 from tenants.access import Action
 from tenants.api.callers import AUTHENTICATION, Standing, standing_in
+from tenants.api.errors import SessionNeeded
 from tenants.errors import NotAllowed
+from tenants.models import ApiKey, User
+from tenants.selectors import is_operator
 
 PAGING = ("cursor", "page_size")
 READING = frozenset({"GET", "HEAD"})
@@ -108,6 +112,43 @@ class TenantView(HeadwayView):
         self.standing.check(action)
         if self.standing.tenant.suspended_at is not None and request.method not in READING:
             raise NotAllowed(f"{self.standing.tenant.name} is suspended: ask our support")
+
+
+class OperatorView(HeadwayView):
+    """Below `/api/v1/operator/`: for operators in a session, as their pages are. A key is a tenant's, and opens nothing."""
+
+    operator: User
+    actor: str
+    """As the audit log names them."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Raises NotAuthenticated, SessionNeeded, NotAllowed."""
+        super().initial(request, *args, **kwargs)
+        self.operator = person_of(request)
+        if not is_operator(self.operator):
+            raise NotAllowed("only operators may do that")
+        if not hasattr(self, str(request.method).lower()):
+            raise MethodNotAllowed(str(request.method))
+        self.actor = f"operator:{self.operator}"
+
+
+def person_of(request: Request) -> User:
+    """Raises NotAuthenticated, SessionNeeded."""
+    if isinstance(request.auth, ApiKey):
+        raise SessionNeeded("a person does that, logged in; a key cannot")
+    if not isinstance(request.user, User):
+        raise NotAuthenticated
+    return request.user
+
+
+class AsItIs(BaseContentNegotiation):
+    """Of files: whatever a client says it takes. Errors are JSON."""
+
+    def select_parser(self, _request: Any, parsers: Any) -> Any:
+        return parsers[0]
+
+    def select_renderer(self, _request: Any, renderers: Any, _suffix: Any = None) -> Any:
+        return renderers[0], renderers[0].media_type
 
 
 class Pages(CursorPagination):

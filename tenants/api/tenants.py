@@ -4,15 +4,13 @@ from typing import Any
 
 from django.db.models import F
 from drf_spectacular.utils import extend_schema
-from rest_framework.exceptions import NotAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.access import Action
 from tenants.api import shapes
-from tenants.api.base import HeadwayView, TenantView
+from tenants.api.base import HeadwayView, TenantView, person_of
 from tenants.api.callers import Standing, standing_in, standing_of_member
-from tenants.api.errors import SessionNeeded
 from tenants.errors import UnknownMember
 from tenants.models import ApiKey, Membership, Tenant, User
 from tenants.selectors import plan_name_of
@@ -80,15 +78,6 @@ class TransferOwnership(TenantView):
         assert to is not None
         transfer_ownership(tenant=self.standing.tenant, owner=person_of(request), to=to, actor=self.standing.actor)
         return Response(status=204)
-
-
-def person_of(request: Request) -> User:
-    """Raises NotAuthenticated, SessionNeeded."""
-    if isinstance(request.auth, ApiKey):
-        raise SessionNeeded("a person does that, logged in; a key cannot")
-    if not isinstance(request.user, User):
-        raise NotAuthenticated
-    return request.user
 
 
 def member_named(tenant: Tenant, user_id: int | None) -> User | None:

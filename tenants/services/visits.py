@@ -9,6 +9,7 @@ from headway.errors import InvalidInput
 from tenants.access import Role
 from tenants.errors import NotAllowed
 from tenants.models import Membership, OperatorVisit, Tenant, User
+from tenants.selectors import is_operator
 from tenants.services.audit import record_audit
 
 LASTS = timedelta(hours=1)
@@ -17,7 +18,7 @@ MAX_REASON_CHARS = 200
 
 def begin_visit(*, operator: User, tenant: Tenant, role: str, reason: str, actor: str) -> OperatorVisit:
     """Ends the one that runs. Raises NotAllowed for who is no operator or a member there, InvalidInput."""
-    if not (operator.is_active and operator.is_superuser):
+    if not is_operator(operator):
         raise NotAllowed("only operators visit tenants")
     if Membership.objects.for_tenant(tenant).filter(user=operator).exists():
         raise NotAllowed(f"you are a member of {tenant.name}: its pages are yours")

@@ -10,22 +10,31 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from billing.account_models import BillingAccount
+from billing.closing_models import ClosingRun
 from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import Grant, Price
+from billing.services.closing_runs import KIND as CLOSING
 from billing.services.ledger import record_usage
 from dashboard.services.form_claims import FIELD, new_nonce
 from tenants.models import AuditEntry
 from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
-from tests.dashboard.furnished import MODELS, Furnished, furnish
+from tests.dashboard.furnished import MODELS, REQUEST_ID, Furnished, furnish
 from tests.dashboard.operators import client, operator
 from tests.tenants.cast import person, tenant_with
+from tests.workers.broker import Broker
+from tests.workers.outbox_work import work
 
 __all__ = ["client", "operator"]  # fixtures
 pytestmark = pytest.mark.django_db
 
 MAX_QUERIES = 20
 PRICE = {"model": MODELS[0], "tier": "", "input_micros": "4", "cached_micros": "1", "output_micros": "6", "effective_from": ""}
+
+
+@pytest.fixture(autouse=True)
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    return Broker(monkeypatch)
 
 
 @pytest.fixture
@@ -47,6 +56,10 @@ def pages(acme: Furnished) -> list[str]:
         f"/operator/close/?month={acme.invoice.statement.month}",
         "/operator/close/?month=soon",
         "/operator/tenants/acme/",
+        "/operator/reconciliation/",
+        "/operator/adjustments/",
+        f"/operator/adjustments/?q={REQUEST_ID}",
+        "/operator/adjustments/?q=req_nothing",
     ]
 
 
@@ -100,6 +113,8 @@ def test_nobody_but_an_operator_finds_them_or_changes_anything(acme: Furnished) 
     number = acme.invoice.number
     posts = [f"/operator/invoices/{number}/{each}/" for each in ("pay", "credit", "void", "write-off")]
     posts += ["/operator/prices/new/", "/operator/close/now/?month=2026-01", "/operator/tenants/acme/grant/"]
+    posts += ["/operator/tenants/acme/debit/", "/operator/reconciliation/now/", "/operator/adjustments/goodwill/"]
+    posts.append(f"/operator/adjustments/{REQUEST_ID}/")
     posted = {"confirm": number, "reason": "x", "reference": "x", "amount_micros": "1", "kind": "goodwill", **PRICE}
     before = AuditEntry.objects.count()
     for user in (acme.people["owner"], person("stranger")):
@@ -211,11 +226,16 @@ def test_a_month_is_closed_when_it_is_typed_and_what_is_missing_is_told(client: 
     settings.COMPANY_NAME = "Example Inference GmbH"
     client.post("/operator/close/now/?month=2026-08", {"confirm": "2026-07"})
     assert not Statement.objects.exists()
-    client.post("/operator/close/now/?month=2026-08", {"confirm": "2026-08"})
+    for _ in range(2):
+        client.post("/operator/close/now/?month=2026-08", {"confirm": "2026-08"})
+    shown = client.get("/operator/close/?month=2026-08")
+    assert "Waiting for a worker" in text_of(shown) and 'hx-trigger="every 3s"' in shown.content.decode()
+    assert not Statement.objects.exists() and ClosingRun.objects.count() == 1
+    work(CLOSING)
     invoice = Invoice.objects.get(tenant_id=tenant.id)
     assert (invoice.total_minor, last_action()) == (500, ("invoice.issue", "operator:operator"))
     page = text_of(client.get("/operator/close/?month=2026-08"))
-    assert "0 open of 1" in page and str(invoice.number) in page
+    assert "0 open of 1" in page and str(invoice.number) in page and "1 closed now, with 1 invoices" in page
 
 
 def test_what_could_not_be_closed_is_told(client: Client, settings: Any) -> None:
@@ -226,6 +246,8 @@ def test_what_could_not_be_closed_is_told(client: Client, settings: Any) -> None
     record_usage(drafts=[used(tenant, "r1", at, tokens=(10**6, 0, 0), price=price(1, 5 * 10**6, 0, 0))], now=at)
     page = text_of(client.get("/operator/close/?month=2026-08"))
     assert "exchange rate of EUR" in page and "address" in page
-    done = client.post("/operator/close/now/?month=2026-08", {"confirm": "2026-08"}, follow=True)
+    client.post("/operator/close/now/?month=2026-08", {"confirm": "2026-08"})
+    work(CLOSING)
+    done = client.get("/operator/close/?month=2026-08")
     assert "Not closed, of 1: there is no exchange rate of EUR" in text_of(done)
     assert not Invoice.objects.exists()

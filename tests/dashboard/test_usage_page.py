@@ -18,9 +18,9 @@ from dashboard import request_file
 from dashboard.models import SavedView
 from dashboard.request_file import ROWS_A_READ
 from dashboard.services.saved_views import MAX_VIEWS
-from dashboard.streaming import ROWS_A_PIECE
 from dashboard.usage_page import usage_page
 from headway.money import PICOS_A_USD
+from headway.streaming import ROWS_A_PIECE
 from tenants.models import Tenant
 from tenants.services.keys import revoke_api_key
 from tests.dashboard.furnished import MODELS, Furnished, furnish

@@ -24,7 +24,12 @@ class Api:
         return self.call_raw(method, path, json.dumps(body) if body is not None else "", **headers)
 
     def call_raw(self, method: str, path: str, data: str, **headers: str) -> Any:
-        return self._client.generic(method, f"{BASE}/{path}", data, "application/json", headers={**self._headers, **headers})
+        answer: Any = self._client.generic(
+            method, f"{BASE}/{path}", data, "application/json", headers={**self._headers, **headers}
+        )
+        if answer.streaming:
+            answer.file = answer.getvalue()  # to its end: what is open is closed
+        return answer
 
     def get(self, path: str) -> Any:
         return self.call("GET", path)

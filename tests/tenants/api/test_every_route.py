@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from django.utils import timezone
 
 from billing.account_models import BillingAccount
 from billing.services.credit_notes import issue_credit_note
-from headway.urls_api import OF_TENANT, urlpatterns
+from billing.services.exports import KIND as EXPORT
+from billing.services.exports import export_requests
+from headway.urls_api import OF_OPERATORS, OF_TENANT, urlpatterns
 from inference.models import ControlChange
 from tenants.access import OF_ROLE, OF_SCOPE, Action, Role, Scope, actions_of_key, allows
 from tenants.api.base import TenantView
@@ -25,6 +27,7 @@ from tests.billing.issued import issued
 from tests.tenants.api.cast import Api, code_of, with_key
 from tests.tenants.cast import full_tenant, person
 from tests.workers.broker import Broker
+from tests.workers.outbox_work import work
 
 pytestmark = pytest.mark.django_db
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -49,6 +52,9 @@ def cast(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Cast:
     settings.COMPANY_NAME = "Example Inference GmbH"
     invoice = issued(tenant)
     note = issue_credit_note(number=str(invoice.number), reason="late", actor="test", amounts={1: 1})
+    day = date(2026, 11, 15)
+    export = export_requests(tenant=tenant, first=day, last=day, actor="test", email="")
+    work(EXPORT)
     ids = {
         "<id:user_id>": people["viewer"].pk,
         "<uuid:invitation_id>": invited.id,
@@ -60,6 +66,7 @@ def cast(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Cast:
         "<slug:number>": invoice.number,
         "<slug:note>": note.number,
         "<id:position>": 1,
+        "<uuid:export_id>": export.id,
     }
     paths = {}
     for route in OF_TENANT:
@@ -95,6 +102,9 @@ def action_of(view: type[TenantView], method: str) -> Action | None:
 def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
     open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "invitations/accept/", "^.*$"}
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
+    known |= {
+        f"operator/{rest}" for rest in OF_OPERATORS
+    }  # test_operator_routes.py of billing, test_rollout_api.py of inference
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
         assert issubclass(view, TenantView)
