@@ -1,10 +1,12 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
-│   └── UnknownReplica          fix the replica's id
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition
+│   ├── UnknownReplica          fix the replica's id
+│   └── UnknownNode, UnknownZone    fix the name
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, ZoneCannotGo
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── NoRoom                  add a node, raise its bound, or uncordon one
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -54,6 +56,30 @@ class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class NoRoom(InvalidInput):
+    """Add a node, raise its bound, or uncordon one: no node may take a further replica."""
+
+    code = "no_room"
+
+
+class UnknownNode(NotFound):
+    """Fix the node's name; `manage.py status` lists them."""
+
+    code = "node_not_found"
+
+
+class UnknownZone(NotFound):
+    """Fix the zone's name; `manage.py status` lists the nodes with theirs."""
+
+    code = "zone_not_found"
+
+
+class ZoneCannotGo(Conflict):
+    """Add room elsewhere, or force it: without that zone something would not be served."""
+
+    code = "zone_cannot_go"
 
 
 class NoReplicaReady(Unavailable):

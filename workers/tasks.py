@@ -6,6 +6,7 @@ from billing.services.exports import forget_old_exports
 from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
+from inference.services import fleet_sweep
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
@@ -22,6 +23,11 @@ def carry_out_entry(entry_id: int) -> None:
 @app.task
 def sweep_outbox() -> None:
     outbox.sweep()
+
+
+@app.task
+def look_after_fleet() -> None:
+    fleet_sweep.look_after_fleet()
 
 
 @app.task

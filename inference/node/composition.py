@@ -61,6 +61,7 @@ def make_tools(
     wait_for_gateways: Callable[[int, float], bool],
     clock: Clock | None = None,
     call: Call | None = None,
+    zone: str = "",
 ) -> Tools:
     clock = clock or SystemClock()
     tools = Tools(
@@ -73,6 +74,7 @@ def make_tools(
         logs=home.logs,
         engine_cache=home.folder("engine-cache"),
         tag=tag_of(home, node),
+        zone=zone,
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),

@@ -12,6 +12,8 @@ from inference.node.watchdog import WatchdogSettings
 class NodeSettings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    max_replicas: int = 0
+    """HEADWAY_NODE_MAX_REPLICAS: engines that this machine has room for; 0: no bound is known."""
     is_prefork: bool = True
     """HEADWAY_ENGINE_PREFORK: start CPU engines by forking a process that has imported vLLM already."""
     start_limit_s: float = 600.0
@@ -53,6 +55,7 @@ def node_settings() -> NodeSettings:
             canary_every_s=env.seconds("HEADWAY_ENGINE_CANARY_S", 30.0, at_least=1.0),
             canary_limit_s=env.seconds("HEADWAY_ENGINE_CANARY_LIMIT_S", 15.0, at_least=1.0),
         ),
+        max_replicas=env.whole("HEADWAY_NODE_MAX_REPLICAS", 0, at_most=10_000),
         is_prefork=env.truth("HEADWAY_ENGINE_PREFORK", True),
         start_limit_s=env.seconds("HEADWAY_ENGINE_START_S", 600.0, at_least=1.0),
         golden_limit_s=env.seconds("HEADWAY_GOLDEN_LIMIT_S", 120.0, at_least=1.0),

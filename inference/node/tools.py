@@ -28,6 +28,7 @@ class Tools:
     logs: Path
     engine_cache: Path
     tag: str
+    zone: str
     launcher: Callable[[EngineKind], Launcher]
     own_sessions: Callable[[], set[int]]
     """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""

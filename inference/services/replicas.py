@@ -31,10 +31,15 @@ def advance(
     facts = {"epoch": epoch, "url": url, "tokeniser": tokeniser, "max_model_len": max_model_len}
     changes |= {name: value for name, value in facts.items() if value is not None}
     with transaction.atomic():
-        if not Replica.objects.filter(pk=replica_id, state=expected).update(**changes):
+        rows = Replica.objects.filter(pk=replica_id, state=expected)
+        if to is ReplicaState.REQUESTED:
+            rows = rows.filter(is_wanted=True)  # an agent that comes back late must not bring back what was replaced
+        if not rows.update(**changes):
             found = Replica.objects.filter(pk=replica_id).first()
             if found is None:
                 raise UnknownReplica(f"there is no replica {replica_id!r}")
+            if found.state == expected:
+                raise IllegalTransition(f"replica {replica_id} is not wanted any more")
             raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
         replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
         publish_replica(replica)

@@ -16,6 +16,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
 HOME.folder(".")
 NODE_NAME = env.text("HEADWAY_NODE_NAME", socket.gethostname())
+ZONE = env.text("HEADWAY_ZONE", "")
+NODE_LOST_S = env.seconds("HEADWAY_NODE_LOST_S", 10.0, at_least=1.0)
 GATEWAY_HOST = env.text("HEADWAY_GATEWAY_HOST", "127.0.0.1")
 GATEWAY_PORT = env.whole("HEADWAY_GATEWAY_PORT", 9100, at_least=1, at_most=65535)
 GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_most=256)
@@ -111,6 +113,7 @@ CELERY_TIMEZONE = "UTC"
 OUTBOX_SWEEP_S = env.seconds("HEADWAY_OUTBOX_SWEEP_S", 2.0, at_least=0.1)
 CELERY_BEAT_SCHEDULE = {
     "outbox": {"task": "workers.tasks.sweep_outbox", "schedule": OUTBOX_SWEEP_S},
+    "fleet": {"task": "workers.tasks.look_after_fleet", "schedule": 2.0},
     "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
     "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},

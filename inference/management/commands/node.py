@@ -29,7 +29,7 @@ class Command(HeadwayCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         launchers = Launchers(tag_of(settings.HOME, name), settings.HOME.logs, is_prefork=tunables.is_prefork)
-        tools = make_tools(settings.HOME, name, tunables, launchers, _all_gateways_know)
+        tools = make_tools(settings.HOME, name, tunables, launchers, _all_gateways_know, zone=settings.ZONE)
         with tools.files.lock(name):
             try:
                 agent = Agent(tools)
