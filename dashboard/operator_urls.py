@@ -5,7 +5,9 @@ from django.urls import path
 from dashboard.views import (
     operator_adjustments,
     operator_exports,
+    operator_fleet,
     operator_invoices,
+    operator_jobs,
     operator_prices,
     operator_reconciliation,
     operator_reports,
@@ -14,6 +16,8 @@ from dashboard.views import (
 
 T = "tenants/<slug:tenant>/"
 INVOICE = "invoices/<slug:number>/"
+ZONE = "fleet/zones/<str:zone>/"
+REPLICA = "fleet/replicas/<slug:replica>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
@@ -31,6 +35,18 @@ urlpatterns = [
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
     path(T + "debit/", operator_tenants.debit, name="operator_debit"),
+    path("fleet/", operator_fleet.fleet, name="operator_fleet"),
+    path(ZONE, operator_fleet.zone, name="operator_zone"),
+    path(ZONE + "drain/", operator_fleet.drain, name="operator_zone_drain"),
+    path(ZONE + "undrain/", operator_fleet.undrain, name="operator_zone_undrain"),
+    path("fleet/nodes/<str:node>/cordon/", operator_fleet.cordon, name="operator_cordon"),
+    path("fleet/nodes/<str:node>/forget/", operator_fleet.forget, name="operator_node_forget"),
+    path(REPLICA, operator_fleet.replica, name="operator_replica"),
+    path(REPLICA + "drain/", operator_fleet.move, name="operator_replica_drain"),
+    path(REPLICA + "restart/", operator_fleet.restart, name="operator_replica_restart"),
+    path(REPLICA + "log/", operator_fleet.log, name="operator_replica_log"),
+    path("jobs/", operator_jobs.jobs, name="operator_jobs"),
+    path("jobs/<id:entry_id>/again/", operator_jobs.again, name="operator_job_again"),
     path("prices/", operator_prices.prices, name="operator_prices"),
     path("prices/new/", operator_prices.new, name="operator_price_new"),
     path("invoices/", operator_invoices.invoices, name="operator_invoices"),
