@@ -208,6 +208,7 @@ class NodeHeartbeat(models.Model):
     name = models.CharField(primary_key=True, max_length=100)
     machine_kind = models.CharField(max_length=100)
     zone = models.CharField(max_length=64, blank=True)
+    address = models.CharField(max_length=255, blank=True, help_text="host:port for gateways of other machines; empty: none")
     max_replicas = models.PositiveIntegerField(default=0, help_text="engines it has room for; 0: no bound is known")
     is_cordoned = models.BooleanField(default=False, help_text="an operator's: no new replica is placed here")
     seen_at = models.DateTimeField()

@@ -103,7 +103,7 @@ class Agent:
     def _beat(self, now_s: float) -> None:
         """Say that we live, and look after the others."""
         tools, loads = self.tools, self._loads.of(self._scraped(), now_s=now_s)
-        tools.link.beat(Beat(this_machine(), tools.zone, tools.settings.max_replicas, loads))
+        tools.link.beat(Beat(this_machine(), tools.zone, tools.settings.max_replicas, loads, tools.address))
         try:
             tools.link.look_after_fleet()
         except Exception:  # the fleet's trouble must not keep this machine's engines from being watched

@@ -62,6 +62,7 @@ def make_tools(
     clock: Clock | None = None,
     call: Call | None = None,
     zone: str = "",
+    address: str = "",
 ) -> Tools:
     clock = clock or SystemClock()
     tools = Tools(
@@ -75,6 +76,7 @@ def make_tools(
         engine_cache=home.folder("engine-cache"),
         tag=tag_of(home, node),
         zone=zone,
+        address=address,
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),

@@ -71,15 +71,15 @@ def _wait(is_so: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def socket_of(tools: Tools, replica_id: str, epoch: int) -> Path:
-    """Every start has an address of its own: who knows an earlier one reaches nobody."""
-    return tools.sockets / f"{replica_id}-{epoch}.sock"
+def socket_of(tools: Tools, replica_id: str) -> Path:
+    """The same for every start: gateways that cannot hear of a new one, the database being away, find it where it was."""
+    return tools.sockets / f"{replica_id}.sock"
 
 
 def launch(tools: Tools, desired: Desired, *, weights: Path, epoch: int) -> EngineProcess:
     """Start the engine. Raises LaunchFailed, InvalidInput (its arguments), ConfigurationError (its environment)."""
     environment = tools.find_environment(desired.engine_environment)
-    socket = socket_of(tools, desired.replica_id, epoch)
+    socket = socket_of(tools, desired.replica_id)
     spec = _server_spec(tools, desired, environment.kind, weights=weights, socket=socket)
     arguments = server_arguments(spec, tools.settings.engine)
     log_file = tools.logs / f"{desired.replica_id}.log"

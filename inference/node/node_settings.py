@@ -1,8 +1,10 @@
 """The node agent's tunables, read once by the command that starts it."""
 
+import re
 from dataclasses import dataclass, field
 
 from headway import env
+from headway.errors import ConfigurationError
 from inference.engines.vllm import EngineSettings
 from inference.node.golden import TOLERANCE_NATS
 from inference.node.watchdog import WatchdogSettings
@@ -39,6 +41,13 @@ class NodeSettings:
     count_every_s: float = 60.0
     """HEADWAY_ENGINE_COUNT_S: how often an engine's token counters are kept for reconciliation; ten times as seldom while it
     is never idle."""
+
+
+def zone_name(zone: str) -> str:
+    """As it is, if pages and commands can name it. Raises ConfigurationError."""
+    if zone and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", zone):
+        raise ConfigurationError(f"HEADWAY_ZONE: {zone!r} is no zone's name: letters, digits, dots and dashes, 64 at most")
+    return zone
 
 
 def node_settings() -> NodeSettings:

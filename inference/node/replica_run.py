@@ -104,7 +104,7 @@ class ReplicaRun:
 
     def _start_engine(self, staged: Staged) -> None:
         self.desired = replace(self.desired, epoch=self.desired.epoch + 1)
-        url = f"unix:{socket_of(self.tools, self.id, self.desired.epoch)}"
+        url = f"unix:{socket_of(self.tools, self.id)}"
         self.desired = replace(self.desired, url=url)
         self._move(_S.STARTING, "starting the engine", epoch=self.desired.epoch, url=url)
         self.counting.begin(self.desired.epoch)

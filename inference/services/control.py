@@ -8,7 +8,8 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
     member   key = "<tenant id>/<user id>"  {role}; no row: not a member (or switched off), whose keys and tickets are refused
     model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
                                   targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default}
-    replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
+    replica  key = replica id    {model, pool, version, kind, url, remote_url (tls://...: for gateways
+                                  that do not find the socket `url` names; ""), upstream_model, state, max_in_flight, epoch,
                                   tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
                                   default_max_tokens (or null), salt_per_key, discount_percent, is_prepaid,

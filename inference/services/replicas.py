@@ -4,7 +4,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from inference.errors import IllegalTransition, UnknownReplica
-from inference.models import TRANSITIONS, Replica, ReplicaState
+from inference.models import TRANSITIONS, NodeHeartbeat, Replica, ReplicaState
+from inference.node.remote_address import remote_url
 from inference.services import control
 
 _S = ReplicaState
@@ -46,6 +47,14 @@ def advance(
     return replica
 
 
+def _remote_url(replica: Replica) -> str:
+    """Empty where gateways of other machines cannot reach it."""
+    if not (replica.node and replica.url):
+        return ""
+    address = NodeHeartbeat.objects.filter(pk=replica.node).values_list("address", flat=True).first()
+    return remote_url(address, node=replica.node, replica=replica.id, epoch=replica.epoch) if address else ""
+
+
 def publish_replica(replica: Replica) -> int:
     """Tell the data plane; a replica that was stopped is gone for it. Returns the change's id."""
     from inference.services.registry import version_label
@@ -57,6 +66,7 @@ def publish_replica(replica: Replica) -> int:
         "version": version_label(replica.version),
         "kind": replica.kind,
         "url": replica.url,
+        "remote_url": _remote_url(replica),
         "upstream_model": replica.upstream_model,
         "state": replica.state,
         "max_in_flight": replica.pool.max_in_flight,

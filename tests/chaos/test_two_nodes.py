@@ -1,8 +1,12 @@
 """Two node agents with folders and zones of their own over one database, with real engines: both serve, a zone is emptied
 under streams, and a node that is killed loses nothing but its engines."""
 
+import asyncio
+import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +17,15 @@ from typing import Any
 
 import pytest
 
+from headway.certificates import Certificates
 from headway.home import Home
+from inference.gateway.upstream import UpstreamPool, UpstreamTunables
+from inference.gateway.upstream_connection import UpstreamClosed
 from inference.launchers import processes
+from inference.node.remote_address import remote_url
 from tests.chaos.test_replica_dies import Ask, join_all, run_all
 from tests.e2e.conftest import TINY
-from tests.e2e.installation import ROOT, WEIGHTS, Installation, eventually
+from tests.e2e.installation import ROOT, WEIGHTS, Installation, eventually, free_port
 
 pytestmark = pytest.mark.soak
 
@@ -46,7 +54,10 @@ class Machine:
             "HEADWAY_ZONE": zone,
             "HEADWAY_NODE_MAX_REPLICAS": "2",
         }
+        self.port = free_port()
+        self.environment |= {"HEADWAY_NODE_ADDRESS": f"127.0.0.1:{self.port}", "HEADWAY_NODE_LISTEN_HOST": "127.0.0.1"}
         self.process: subprocess.Popen[bytes] | None = None
+        self.front: subprocess.Popen[bytes] | None = None
 
     @property
     def tag(self) -> str:
@@ -56,6 +67,16 @@ class Machine:
         with (self.home / "logs" / "node.log").open("ab") as log:
             command = [sys.executable, str(ROOT / "manage.py"), "node"]
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+
+    def start_front(self, installation: Installation) -> None:
+        """With certificates that the first machine has made, as an operator would copy them."""
+        files = json.loads(installation.manage("node_certificate", self.name, "--json"))
+        tls = Home(self.home).tls
+        for name in ("authority", "certificate", "key"):
+            shutil.copy(files[name], tls)
+        with (self.home / "logs" / "front.log").open("ab") as log:
+            command = [sys.executable, str(ROOT / "manage.py"), "node_front"]
+            self.front = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
 
     def engines(self) -> list[processes.ProcessStat]:
         return processes.tagged(self.tag)
@@ -69,9 +90,10 @@ class Machine:
             processes.send_signal(stat, signal.SIGKILL)
 
     def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
+        for process in (self.process, self.front):
+            if process is not None and process.poll() is None:
+                process.terminate()
+                process.wait(60)
         for stat in self.engines():
             processes.send_signal(stat, signal.SIGKILL)
 
@@ -157,6 +179,35 @@ def test_each_node_runs_one_replica_in_its_zone_and_both_serve(cell: Cell) -> No
     join_all(run_all(cell, asked))  # type: ignore[arg-type]  # it has the two fields that are used
     all_whole(asked)
     assert cell.served_by(cell.installation.wait_usage(len(asked))) == set(cell.ready())
+
+
+def test_a_gateway_of_another_machine_streams_from_it_over_tls(cell: Cell) -> None:
+    (replica,) = [replica for replica, node in cell.ready().items() if node == "south-1"]
+    cell.south.start_front(cell.installation)
+    url = remote_url(f"127.0.0.1:{cell.south.port}", node="south-1", replica=replica, epoch=1)
+    certificates = Certificates(Home(cell.installation.home).tls)
+    body = {"model": TINY, "prompt": "Tell me", "stream": True, "max_tokens": 50, "temperature": 0, "ignore_eos": True}
+
+    async def stream() -> tuple[bytes, bool]:
+        pool = UpstreamPool(UpstreamTunables(), node_tls=certificates.client_context)
+        asked = json.dumps(body).encode()
+        response = await pool.request(url, "POST", "/v1/completions", [("content-type", "application/json")], asked)
+        text = await response.read_all(30.0, 10**7)
+        try:
+            await pool.request(url.replace(f"{replica}-1", f"{replica}-2"), "GET", "/v1/models", [], b"")
+        except UpstreamClosed:
+            return text, True
+        return text, False
+
+    eventually(lambda: is_listening(cell.south.port), within_s=30, what="the front listens")
+    text, is_newer_refused = asyncio.run(stream())
+    assert text.rstrip().endswith(b"data: [DONE]")
+    assert is_newer_refused
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_zone_is_emptied_under_streams_and_none_fails(cell: Cell) -> None:

@@ -264,6 +264,7 @@ class Workshop:
             engine_cache=home.folder("engine-cache"),
             tag=f"{home.installation_id}/here",
             zone="north",
+            address="",
             launcher=lambda _kind: self.launcher,
             own_sessions=set,
             find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=EngineKind.CPU),

@@ -47,7 +47,7 @@ def test_a_requested_replica_becomes_ready_by_every_state_on_the_way(shop: Works
     run = ready(shop)
     assert shop.link.states == TO_READY
     assert run.desired.epoch == 1
-    assert run.desired.url == f"unix:{run.tools.sockets}/rep-1-1.sock"
+    assert run.desired.url == f"unix:{run.tools.sockets}/rep-1.sock"
     assert shop.link.digests == ["d1"]
     assert (shop.engine.num_asked, shop.engine.num_warmed) == (2, 1)
     assert list(run.tools.files.read_runs()) == ["rep-1"]
