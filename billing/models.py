@@ -199,6 +199,9 @@ class MonthSpend(models.Model):
     model = models.CharField(max_length=200, blank=True)
     month = models.CharField(max_length=7, help_text="YYYY-MM")
     amount_picos = PicosField(default=0)
+    # Of the amount, what never passed through a dispatcher. Both only count up.
+    raised_picos = PicosField(default=0, db_default=0, help_text="by adjustments above zero")
+    lowered_picos = PicosField(default=0, db_default=0, help_text="by adjustments below zero, and by cheaper final records")
 
     class Meta:
         constraints = (

@@ -5,7 +5,7 @@ from typing import Any
 from django import forms
 
 from billing.services.own_account import currencies_on_offer
-from dashboard.forms import TEXT, Lines
+from dashboard.forms import TEXT, Dollars, Lines
 from headway.countries import COUNTRIES
 
 SELECT = {"class": "select w-full"}
@@ -48,3 +48,16 @@ class AccountForm(forms.Form):
 def account_form(account: Any, posted: Any = None) -> AccountForm:
     initial = {name: getattr(account, name) for name in AccountForm.base_fields}
     return AccountForm(posted, initial=initial, now_in=account.currency)
+
+
+class TopUpForm(forms.Form):
+    is_enabled = forms.BooleanField(label="Fill the balance by itself, once that is offered", required=False)
+    threshold_micros = Dollars(label="When less is left than, US dollars")
+    amount_micros = Dollars(label="By, US dollars")
+    monthly_cap_micros = Dollars(label="But in a month by no more than, US dollars")
+
+
+def top_up_form(top_up: Any, posted: Any = None) -> TopUpForm:
+    """`top_up` None: it was never set."""
+    initial = {name: getattr(top_up, name) for name in TopUpForm.base_fields} if top_up is not None else {}
+    return TopUpForm(posted, initial=initial, auto_id="top_up_%s")

@@ -12,6 +12,7 @@ from billing.services.balance_reads import grants_of, overdrawn_picos
 from billing.services.invoice_reads import due_by_currency
 from billing.services.own_account import PayTo, pay_to
 from billing.services.statements import StatementDraft, draft_statement
+from billing.services.top_ups import top_up_of
 from dashboard.money_shown import ShownLine, Totals, money, shown_lines, totals_of
 from headway.errors import HeadwayError
 from headway.money import micros_up
@@ -84,6 +85,8 @@ class BillingPage:
     due: list[str]
     pay_to: PayTo
     as_of: datetime
+    top_up: Any
+    """What the organisation wants of automatic top-ups; None: it never said."""
     percents: tuple[int, ...] = BUDGET_PERCENTS
 
 
@@ -103,6 +106,7 @@ def billing_page(tenant: Any, now: datetime | None = None) -> BillingPage:
         due=[money(minor, currency) for currency, minor in sorted(due_by_currency(tenant.id).items()) if minor],
         pay_to=sender,
         as_of=now,
+        top_up=top_up_of(tenant.id),
     )
 
 

@@ -75,6 +75,7 @@ urlpatterns = [
     path(T + "settings/alerts/", tenant_settings.alerts, name="settings_alerts"),
     path(T + "settings/plan/", tenant_settings.plan, name="settings_plan"),
     path(T + "billing/", billing.billing, name="billing"),
+    path(T + "billing/top-up/", billing.top_up, name="billing_top_up"),
     path(T + "billing/invoices/", invoices.invoices, name="invoices"),
     path(T + "billing/invoices.zip", invoices.archive, name="invoices_zip"),
     path(T + "billing/invoices/<slug:number>/", invoices.invoice, name="invoices_one"),

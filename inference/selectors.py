@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -109,6 +110,11 @@ def fleet_status(now: datetime) -> FleetStatus:
             "renewed_s_ago": round((now - lease.renewed_at).total_seconds(), 1),
         },
     )
+
+
+def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
+    """Of those on record."""
+    return dict(Replica.objects.filter(id__in=set(replica_ids)).values_list("id", "kind"))
 
 
 def pool_status(pool: Pool) -> PoolStatus:

@@ -188,6 +188,7 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         metrics=metrics,
         clock=clock,
         tunables=gateway_tunables,
+        zone=settings.ZONE,
         ticket_secret=settings.SECRET_KEY,
         edge=EdgeTunables.from_env(),
         prompts=PromptSizer(state, tokenisers, metrics, clock, TokeniserTunables.from_env()),

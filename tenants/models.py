@@ -115,9 +115,13 @@ class Tenant(models.Model):
         Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", help_text="null: the plan named default"
     )
     time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
+    is_operator = models.BooleanField(default=False, help_text="our own account: it may ask for candidates by name")
 
     class Meta:
-        constraints = (models.UniqueConstraint(Lower("name"), name="tenants_names_differ_by_more_than_case"),)
+        constraints = (
+            models.UniqueConstraint(Lower("name"), name="tenants_names_differ_by_more_than_case"),
+            models.UniqueConstraint(fields=("is_operator",), condition=models.Q(is_operator=True), name="one_operator_account"),
+        )
 
     def __str__(self) -> str:
         return self.name

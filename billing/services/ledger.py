@@ -1,7 +1,6 @@
 """Write usage records. The door through which the gateway's journal reaches the ledger."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -127,9 +126,7 @@ def _replace_lost(
     if months.is_closed(lost.tenant_id, lost.billing_month) or lost.adjustments.exists():
         return _adjust_lost(lost, fields, months, sums, slots)
     if UsageRecord.objects.filter(request_id=lost.request_id, end_state=GATEWAY_LOST).update(**fields):
-        before = _spent({name: getattr(lost, name) for name in _SPENT})
-        sums.add(replace(before, amount_picos=-before.amount_picos))
-        sums.add(_spent(fields))
+        sums.replace(_spent({name: getattr(lost, name) for name in _SPENT}), _spent(fields))
         slots.add({name: getattr(lost, name) for name in SLOT_FIELDS}, times=-1)
         slots.add(fields)
     return None

@@ -46,6 +46,8 @@ class MonthSums:
         self._zones = zones
         self._credit = CreditSums(now=now)
         self._sums: Counter[_Row] = Counter()
+        self._raised: Counter[_Row] = Counter()
+        self._lowered: Counter[_Row] = Counter()
 
     def hold(self, all_spent: Iterable[Spent]) -> None:
         """Make their rows, and lock those of the tenants: others who write records of them wait for our end.
@@ -62,19 +64,43 @@ class MonthSums:
             list(whole.select_for_update().order_by("tenant_id", "month").values_list("id"))
 
     def add(self, spent: Spent) -> None:
-        if spent.amount_picos:
+        """A record that is new, or an adjustment."""
+        if not spent.amount_picos:
+            return
+        for row in self._rows(spent):
+            self._sums[row] += spent.amount_picos
+            if spent.began_at is None:
+                changed = self._raised if spent.amount_picos > 0 else self._lowered
+                changed[row] += abs(spent.amount_picos)
+        self._use(spent, spent.amount_picos)
+
+    def replace(self, before: Spent, after: Spent) -> None:
+        """A final record takes the place of what the dispatcher thought, and has counted: what it costs less is told it."""
+        more: Counter[_Row] = Counter()
+        for spent, sign in ((before, -1), (after, 1)):
             for row in self._rows(spent):
-                self._sums[row] += spent.amount_picos
-            self._credit.add(spent.tenant_id, Use(spent.month, spent.amount_picos, spent.began_at))
+                more[row] += sign * spent.amount_picos
+            self._use(spent, sign * spent.amount_picos)
+        for row, picos in more.items():
+            self._sums[row] += picos
+            self._lowered[row] += max(0, -picos)
 
     def write(self) -> None:
         """Rows in one order, so that two who write do not wait for each other in a ring; telling comes last."""
         for row in sorted(self._sums):
-            MonthSpend.objects.filter(**row._asdict()).update(amount_picos=F("amount_picos") + self._sums[row])
+            MonthSpend.objects.filter(**row._asdict()).update(
+                amount_picos=F("amount_picos") + self._sums[row],
+                raised_picos=F("raised_picos") + self._raised[row],
+                lowered_picos=F("lowered_picos") + self._lowered[row],
+            )
         self._credit.write()
         for tenant_id in sorted({row.tenant_id for row in self._sums}):
             tell_month(tenant_id, self._zones.get(tenant_id, UTC_NAME))
         self._credit.tell()
+
+    def _use(self, spent: Spent, picos: int) -> None:
+        if picos:
+            self._credit.add(spent.tenant_id, Use(spent.month, picos, spent.began_at))
 
     def _rows(self, spent: Spent) -> set[_Row]:
         """Goodwill for nothing has neither a key nor a model: only the whole tenant's row."""
@@ -93,16 +119,33 @@ def tell_month(tenant_id: UUID, time_zone: str) -> None:
     keys, models = budgeted(tenant_id)
     rows = MonthSpend.objects.filter(tenant_id=tenant_id, month=whole.month)
     named = {key_id for line in keys.values() for key_id in line}
-    of_keys = dict(rows.filter(key_id__in=named).values_list("key_id", "amount_picos")) if named else {}
-    of_models = rows.filter(model__in=models).values_list("model", "amount_picos") if models else []
+    of_keys = {row.key_id: row for row in rows.filter(key_id__in=named)} if named else {}
+    of_models = {row.model: row for row in rows.filter(model__in=models)} if models else {}
+    sums_of_keys = {key: _added([of_keys[each] for each in line if each in of_keys]) for key, line in keys.items()}
+    sums_of_models = {model: _added([row]) for model, row in of_models.items()}
+    spent, raised, lowered = _added([whole])
     payload = {
         "month": whole.month,
         "ends_at": month_named(whole.month, time_zone).ends_s,
         # As text: the sums may be more than 64 bits hold, and what carries this on has no greater numbers.
-        "spent_picos": str(whole.amount_picos),
-        "keys": {
-            key: str(sum(of_keys.get(each, 0) for each in line)) for key, line in keys.items() if of_keys.keys() & set(line)
-        },
-        "models": {model: str(picos) for model, picos in of_models},
+        "spent_picos": str(spent),
+        "raised_picos": str(raised),
+        "lowered_picos": str(lowered),
+        "keys": {key: str(sums[0]) for key, sums in sums_of_keys.items() if of_keys.keys() & set(keys[key])},
+        "models": {model: str(sums[0]) for model, sums in sums_of_models.items()},
+        "key_changes": _changes(sums_of_keys),
+        "model_changes": _changes(sums_of_models),
     }
     control.publish_figure(kind="month", key=str(tenant_id), payload=payload)
+
+
+def _added(rows: list[MonthSpend]) -> tuple[int, int, int]:
+    """What was spent, and what corrections have added and taken off of it."""
+    names = ("amount_picos", "raised_picos", "lowered_picos")
+    spent, raised, lowered = (sum(getattr(row, name) for row in rows) for name in names)
+    return spent, raised, lowered
+
+
+def _changes(sums: Mapping[str, tuple[int, int, int]]) -> dict[str, list[str]]:
+    """As text, where there are any."""
+    return {name: [str(raised), str(lowered)] for name, (_, raised, lowered) in sums.items() if raised or lowered}

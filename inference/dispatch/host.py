@@ -342,7 +342,7 @@ class BrainHost:
         targets = self._tunables.targets or model.targets
         self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=targets, now_s=now_s)
         specs = [self._spec(replica, model) for replica in self._state.replicas(model.public_id)]
-        self.act(self.brain.set_replicas(model.public_id, specs, now_s))
+        self.act(self.brain.set_replicas(model.public_id, specs, now_s, model.versions))
 
     def _spec(self, replica: ReplicaEntry, model: ModelEntry) -> ReplicaSpec:
         return ReplicaSpec(
@@ -350,7 +350,9 @@ class BrainHost:
             max_in_flight=replica.max_in_flight,
             min_in_flight=min(model.min_in_flight, replica.max_in_flight),
             epoch=replica.epoch,
+            zone=replica.zone,
             address=replica.url,
+            version=replica.version,
         )
 
     def refresh_terms(self, tenants: Iterable[str]) -> None:
@@ -370,9 +372,16 @@ class BrainHost:
     def _tell_months(self, tenant: str) -> None:
         """What the ledger says was spent. Rows may come late or twice: the limiter counts nothing twice."""
         unix_s, now_s = self._clock.now().timestamp(), self.now_s()
-        for scope, spent_picos, ends_unix_s in self._state.spend(tenant, now_s=unix_s):
-            ends_s = now_s + ends_unix_s - unix_s
-            self.brain.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope)
+        for told in self._state.spend(tenant, now_s=unix_s):
+            self.brain.set_month(
+                tenant,
+                spent_picos=told.spent_picos,
+                ends_s=now_s + told.ends_s - unix_s,
+                now_s=now_s,
+                scope=told.scope,
+                raised_picos=told.raised_picos,
+                lowered_picos=told.lowered_picos,
+            )
 
     def _tell_balance(self, tenant: str) -> None:
         """Also of one who pays later: its plan may change while it spends."""

@@ -24,7 +24,7 @@ import msgspec
 from billing.services.ledger import UsageDraft
 from inference.policy.decisions import Ask, Decision, Ending, Granted, Park, Queued, RateView, Refused, StateFrame, Usage
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 FRAMES_A_MESSAGE = 1000
 # A peer that takes nothing for so long that this much waits for it is as good as gone.

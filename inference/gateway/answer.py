@@ -217,14 +217,17 @@ class AnswerReader:
         continuation: "Continuation | None" = None,
         splice: "Splice | None" = None,
         before: Usage | None = None,
+        fingerprint: str = "",
     ) -> None:
-        """`max_completion_tokens`: what this attempt was asked for, all choices together; more than that is not believed.
+        """`fingerprint`: what the client is told of who answers; empty: what the engine says.
+
+        `max_completion_tokens`: what this attempt was asked for, all choices together; more than that is not believed.
 
         `continuation`: keeps what another attempt would need; the token ids were asked for it, the client gets none.
         `splice`, `before`: of an attempt that goes on from another one: how its text fits, and the usage until there.
         """
         self._continuation, self._splice, self._before = continuation, splice, before
-        self._response_id, self._public_id = response_id, public_id
+        self._response_id, self._public_id, self._fingerprint = response_id, public_id, fingerprint
         self._wants_usage, self._wants_running_usage = wants_usage, wants_running_usage
         self._num_choices, self._max_completion_tokens = num_choices, max_completion_tokens
         self._finish_reasons: dict[int, str] = {}
@@ -352,12 +355,16 @@ class AnswerReader:
         elif choice.get("token_ids") is not None:
             return None  # the client asked for them
         shown = {**chunk, "id": self._response_id, "model": self._public_id}
+        if self._fingerprint:
+            shown["system_fingerprint"] = self._fingerprint
         shown.pop("usage", None)
         return {**shown, "usage": None} if self._wants_usage else shown
 
     def _remember(self, chunk: Chunk) -> None:
         chunk["id"] = self._response_id
         chunk["model"] = self._public_id
+        if self._fingerprint:
+            chunk["system_fingerprint"] = self._fingerprint
         self._last = chunk
 
     def tokens_so_far(self) -> int:

@@ -56,7 +56,7 @@ async def run_attempt(
     """
     replica = grant.replica
     asked = resumed.request if resumed else request
-    reader = exchange.reader = new_reader(exchange, request, resumed)
+    reader = exchange.reader = new_reader(exchange, request, resumed, version=replica.version)
     exchange.notes.asks(asked, reader)
     try:
         response = await _ask(exchange, asked, grant, number)
@@ -79,7 +79,7 @@ async def run_attempt(
         raise _connection_failure(error) from None
 
 
-def new_reader(exchange: "Exchange", request: GenerationRequest, resumed: Resumed | None) -> AnswerReader:
+def new_reader(exchange: "Exchange", request: GenerationRequest, resumed: Resumed | None, *, version: str) -> AnswerReader:
     prefix = "chatcmpl-" if request.api == "chat" else "cmpl-"
     return AnswerReader(
         response_id=prefix + exchange.request_id.removeprefix("req_"),
@@ -91,6 +91,7 @@ def new_reader(exchange: "Exchange", request: GenerationRequest, resumed: Resume
         continuation=exchange.continuation,
         splice=resumed.splice if resumed else None,
         before=resumed.before if resumed else None,
+        fingerprint=f"fp_{version}" if version else "",
     )
 
 

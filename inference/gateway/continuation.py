@@ -45,9 +45,10 @@ class Candidate:
 class Continuation:
     """Of one answer, over all its attempts. Ids take 4 bytes a token, marks 6 an event."""
 
-    def __init__(self, *, held_back: int, version: str) -> None:
-        """`held_back`: how many characters the engine holds back for stop strings; `version` made the answer so far."""
-        self.held_back, self.version = held_back, version
+    def __init__(self, *, held_back: int, version: str, tokeniser: str = "") -> None:
+        """`held_back`: how many characters the engine holds back for stop strings; `version`, which counts with
+        `tokeniser` (empty: not known), made the answer so far."""
+        self.held_back, self.version, self.tokeniser = held_back, version, tokeniser
         self.prompt_ids = array("I")
         self.output_ids = array("I")
         self.mold: dict[str, Any] = {}

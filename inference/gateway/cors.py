@@ -7,7 +7,8 @@ from headway.errors import ConfigurationError
 
 Headers = list[tuple[bytes, bytes]]
 EXPOSED = (
-    b"x-request-id, x-headway-queue-ms, x-headway-overhead-ms, x-headway-receipt, retry-after, x-should-retry, "
+    b"x-request-id, x-headway-queue-ms, x-headway-overhead-ms, x-headway-version, x-headway-receipt, retry-after, "
+    b"x-should-retry, "
     b"x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )

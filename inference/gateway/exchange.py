@@ -7,7 +7,7 @@ aborted (unless its answer was whole), the grant is released, and only then is t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
@@ -50,10 +50,11 @@ from inference.gateway.resume import (
     is_exact,
     resumed,
 )
-from inference.gateway.state import Principal
+from inference.gateway.state import ModelEntry, Principal, ReplicaEntry
 from inference.gateway.tenant_rows import net_price
 from inference.gateway.tracing import RequestTrace
 from inference.gateway.upstream_connection import UpstreamResponse
+from inference.gateway.version_wish import ANY, VERSION_HEADER, wish_of
 from inference.policy.decisions import NO_MODEL, Ask, Ending, Queued, RateView, Tier, TokenPrice, Usage
 
 log = structlog.get_logger(__name__)
@@ -88,10 +89,18 @@ class Exchange:
     """`run` is called once, in a task of its own; `cut` may be called at any moment on the same loop."""
 
     def __init__(
-        self, parts: GatewayParts, *, principal: Principal, request_id: str, route: str, output: Output, trace: RequestTrace
+        self,
+        parts: GatewayParts,
+        *,
+        principal: Principal,
+        request_id: str,
+        route: str,
+        output: Output,
+        trace: RequestTrace,
+        headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         self.parts, self.principal, self.request_id, self.output = parts, principal, request_id, output
-        self.trace = trace
+        self.trace, self._headers = trace, headers
         self.record = Record(
             journal=parts.journal,
             clock=parts.clock,
@@ -113,6 +122,7 @@ class Exchange:
         self._grant: Grant | None = None
         self._rates: RateView | None = None
         self._price = TokenPrice()
+        self._wish = ANY
         self._uncounted_bound = 0  # tokens of a prompt that only its engine counts
         self._queued: Queued | None = None
         self._told_s = parts.clock.monotonic_s()
@@ -194,6 +204,8 @@ class Exchange:
     def answer_headers(self) -> Headers:
         """Of timing, of the tier that was given where another was asked for, and of limits."""
         headers = self.record.timing_headers()
+        if self.record.attempts and self.record.version:
+            headers.append((VERSION_HEADER, self.record.version.encode()))
         if self.record.asked_tier != self.record.tier:
             headers.append((b"x-headway-tier", self.record.tier.encode()))
         return headers + rate_headers(self._rates) if self._rates is not None else headers
@@ -215,23 +227,27 @@ class Exchange:
         if model is None:
             await self._count_unknown()
             raise unknown_model(request.model)
-        record.pool, record.version = model.pool, model.version
+        record.pool, record.version = model.pool, model.stable
+        facts = self.parts.state.facts(self.principal.tenant_id)
+        self._wish = wish_of(model, request, facts, self._headers, self.principal.cache_salt)
         record.open()
         request = await self.parts.prompts.fit(request, salt=self.principal.cache_salt)
         if request.likely_prompt_tokens is not None:
             self._uncounted_bound = request.prompt_tokens_bound
         else:
             record.counted_prompt_tokens = request.prompt_tokens_bound
-        await self._attempt_until_done(request)
+        await self._attempt_until_done(request, model)
 
-    async def _attempt_until_done(self, request: GenerationRequest) -> None:
+    async def _attempt_until_done(self, request: GenerationRequest, model: ModelEntry) -> None:
         tried: dict[str, int] = {}  # replicas, and of which epoch
         last: AttemptFailed | None = None
         blocks = blocks_of(request.api, request.fields, self.principal.cache_salt)
         num_failed = 0
         while not (self._goes_on and await self._ended_at_once(request)):
-            grant = await self._submit(request, blocks, self._still_there(tried), last)
-            if self._goes_on and self.continuation is not None and not can_take_over(self.continuation, grant.replica):
+            excluded = self._still_there(tried)
+            may_change = self._may_change_version(request.model, excluded)
+            grant = await self._submit(request, blocks, excluded, last, may_change_version=may_change)
+            if not self._may_use(grant.replica, model, may_change_version=may_change):
                 grant.give_back(Ending.NEUTRAL)
                 tried[grant.replica.id] = grant.replica.epoch
                 continue
@@ -239,7 +255,7 @@ class Exchange:
             if not self._goes_on and allowed < request.max_tokens:
                 request = shortened(request, allowed)
             try:
-                await self._attempt(request, grant)
+                await self._attempt(request, grant, is_on_trial=self._wish.is_on_trial(model, grant.replica))
                 return
             except AttemptFailed as failure:
                 is_parked, self._is_parking = self._is_parking, False
@@ -251,14 +267,34 @@ class Exchange:
                     raise
                 last = failure
                 tried[grant.replica.id] = grant.replica.epoch
+                if self._wish.is_on_trial(model, grant.replica):
+                    self._wish = self._wish.without_candidate()
+
+    def _may_use(self, replica: ReplicaEntry, model: ModelEntry, *, may_change_version: bool) -> bool:
+        """False: not to go on with the answer. Raises VersionGone."""
+        if not self._goes_on or self.continuation is None:
+            self._wish.check(model, replica)
+            return True
+        return can_take_over(self.continuation, replica, may_change_version=may_change_version)
+
+    def _may_change_version(self, model: str, excluded: frozenset[str]) -> bool:
+        """Whether it goes on, of a version of which nobody is left, and its tenant has not pinned that one."""
+        continuation = self.continuation
+        if not self._goes_on or continuation is None or self._wish.version:
+            return False
+        ready = self.parts.state.replicas(model)
+        return not any(one.version == continuation.version and one.id not in excluded for one in ready)
 
     def _still_there(self, tried: dict[str, int]) -> frozenset[str]:
         """Those that were not started anew since."""
         known = ((name, epoch, self.parts.state.replica(name)) for name, epoch in tried.items())
         return frozenset([name for name, epoch, entry in known if entry is None or entry.epoch == epoch])
 
-    async def _attempt(self, request: GenerationRequest, grant: Grant) -> None:
-        """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused."""
+    async def _attempt(self, request: GenerationRequest, grant: Grant, *, is_on_trial: bool) -> None:
+        """Begin the answer, or go on with it. Raises AttemptFailed, EngineRefused.
+
+        What a candidate on trial refuses, the stable version may take.
+        """
         record, replica = self.record, grant.replica
         record.attempts += 1
         record.replica, record.replica_epoch = replica.id, replica.epoch
@@ -266,20 +302,32 @@ class Exchange:
         self.notes.begin(record.attempts, replica)
         if not self._goes_on:
             self.continuation = continuation_of(request, replica)
-            await run_attempt(self, request, grant, record.attempts)
+            try:
+                await run_attempt(self, request, grant, record.attempts)
+            except EngineRefused as error:
+                if not is_on_trial:
+                    raise
+                raise AttemptFailed(REFUSED, f"it refuses: {error.refusal.status}", error.refusal) from None
             return
         further = await self._cut_at(request, grant)
         if further.is_over:
             await self._end_at_once(request, further)
             return
         record.resumes += 1
-        record.is_resumed_exactly = record.is_resumed_exactly and is_exact(request)
+        record.is_resumed_exactly = record.is_resumed_exactly and is_exact(request) and self._keeps_version(replica)
         self.parts.metrics.resumed(is_exact=record.is_resumed_exactly)
         try:
             await run_attempt(self, request, grant, record.attempts, further)
         except EngineRefused as error:
             # Not its message: that may quote the prompt, and the reason is logged.
             raise AttemptFailed(ENGINE_ERROR, f"it refuses to go on: {error.refusal.status}", error.refusal) from None
+
+    def _keeps_version(self, replica: ReplicaEntry) -> bool:
+        """Of an answer that goes on there; from now on it is of that one."""
+        continuation = self.continuation
+        assert continuation is not None
+        before, continuation.version = continuation.version, replica.version
+        return replica.version == before
 
     async def _cut_at(self, request: GenerationRequest, grant: Grant) -> Resumed:
         continuation = self.continuation
@@ -299,7 +347,7 @@ class Exchange:
         return True
 
     async def _end_at_once(self, request: GenerationRequest, further: Resumed) -> None:
-        reader = self.reader = new_reader(self, request, further)
+        reader = self.reader = new_reader(self, request, further, version=self.record.version)
         last = self.output.last([*ends_at_once(reader)], reader)
         self.on_output()
         self.done()
@@ -335,8 +383,11 @@ class Exchange:
         blocks: tuple[int, ...],
         excluded: frozenset[str],
         last: AttemptFailed | None,
+        *,
+        may_change_version: bool,
     ) -> Grant:
         """Where no further replica can take over, the failure of the last one is the answer."""
+        begun = self.continuation if self._goes_on else None
         ask = Ask(
             id=self.request_id,
             model=request.model,
@@ -353,6 +404,10 @@ class Exchange:
             can_park=can_resume(request),
             repeat_key=self.repeat_key,
             waits_for_restart=last is not None and last.is_gone,
+            zone=self.parts.zone,
+            conversation=b"" if begun is not None else self._wish.conversation,
+            version=begun.version if begun is not None else self._wish.version,
+            may_change_version=may_change_version,
         )
         asked_s = self.parts.clock.monotonic_s()
         self._grant = None

@@ -168,7 +168,8 @@ _COMMON = (
             1024,
         ),
     ),
-    Field("user", Text(512), "Whom you serve; Headway does not use it."),
+    Field("user", Text(512), "Whom you serve: while a model has two versions, one of them serves one user."),
+    _ours("safety_identifier", Text(512), "The same; it comes before `user`, and is not passed on."),
 )
 _VLLM_COMMON = (
     _vllm("top_k", Whole(-1, INT32)),
@@ -201,7 +202,6 @@ _IGNORED = (
     _ignored("metadata"),
     _ignored("service_tier", "`priority` chooses the tier."),
     _ignored("prediction", "A hint that would change the speed only."),
-    _ignored("safety_identifier"),
     _ignored("prompt_cache_key", "Prompts are cached by their content."),
     _ignored("prompt_cache_retention"),
     _ignored("verbosity"),

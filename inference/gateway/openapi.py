@@ -74,6 +74,7 @@ _ANSWER: Node = {
         "object": {"type": "string", "enum": ["chat.completion", "text_completion"]},
         "created": {"type": "integer"},
         "model": {"type": "string"},
+        "system_fingerprint": {"type": "string", "description": "`fp_` and the version of the model, for versions of ours."},
         "choices": {"type": "array", "minItems": 1, "items": {"type": "object"}},
         "usage": {"type": ["object", "null"]},
     },
@@ -106,12 +107,21 @@ REQUEST_HEADERS = {
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
         "Makes a repeated request a 409 in place of a second answer.",
     ),
+    "x-headway-conversation": (
+        {"type": "string"},
+        "While a model has two versions, one of them serves all requests that say the same here.",
+    ),
+    "x-headway-version": (
+        {"type": "string"},
+        "The version that is to serve it: the stable one, or one that your organisation has pinned.",
+    ),
     "traceparent": ({"type": "string"}, "W3C trace context: passed on to the engine; one that is malformed is ignored."),
 }
 RESPONSE_HEADERS = {
     "x-request-id": ("string", "The request's id, as in logs and usage records."),
     "x-headway-queue-ms": ("integer", "How long the request waited for a replica."),
     "x-headway-tier": ("string", "The tier given, where the plan allows no more than that."),
+    "x-headway-version": ("string", "The version of the model that serves it, as in `system_fingerprint` and the receipt."),
     "x-ratelimit-limit-requests": ("integer", "Requests a minute of the tightest limit; with -remaining- and -reset-."),
     "x-ratelimit-limit-tokens": ("integer", "Tokens a minute of the tightest limit; with -remaining- and -reset-."),
     "x-headway-overhead-ms": ("number", "Time spent in the gateway before the engine was asked, without the queue."),
@@ -141,7 +151,7 @@ def _generation(summary: str, body: str) -> Node:
     ]
     answer = {
         "description": "The answer: JSON, or with `stream` an event stream that ends with [DONE] or with an error object.",
-        "headers": _headers(6),
+        "headers": _headers(7),
         "content": {
             "application/json": {"schema": _ref("Answer")},
             "text/event-stream": {},

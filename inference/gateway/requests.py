@@ -18,7 +18,7 @@ Api = Literal["chat", "completions"]
 Route = Literal["/v1/generate", "/v1/chat/completions", "/v1/completions"]
 
 # Never sent on as they came: ours, or set anew for each replica.
-_SET_ANEW = ("model", "stream", "stream_options", "priority", "max_tokens", "max_completion_tokens")
+_SET_ANEW = ("model", "stream", "stream_options", "priority", "max_tokens", "max_completion_tokens", "safety_identifier")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class GenerationRequest:
     """Where it was not: what it most likely has."""
     fields: dict[str, Any]
     """What the client sent, as it was checked: without nulls, ignored fields and what the gateway sets for each replica."""
+    subject: str = ""
+    """Whom the client serves, as it says; empty: it does not."""
 
     @property
     def path(self) -> str:
@@ -85,6 +87,7 @@ def build_request(
         prompt_tokens_bound=body_bytes,
         likely_prompt_tokens=None,
         fields={**fields, limit_name: max_tokens},
+        subject=given.get("safety_identifier") or given.get("user") or "",
     )
 
 

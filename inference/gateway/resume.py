@@ -86,12 +86,16 @@ def continuation_of(request: GenerationRequest, replica: ReplicaEntry) -> Contin
         return None
     stops = stops_of(request)
     held_back = 0 if not stops or _includes_stop(request) else max(map(len, stops)) - 1
-    return Continuation(held_back=held_back, version=replica.version)
+    return Continuation(held_back=held_back, version=replica.version, tokeniser=replica.tokeniser)
 
 
-def can_take_over(continuation: Continuation, replica: ReplicaEntry) -> bool:
-    """Other versions may have other tokens, and would answer otherwise."""
-    return replica.kind == "vllm" and replica.version == continuation.version
+def can_take_over(continuation: Continuation, replica: ReplicaEntry, *, may_change_version: bool = False) -> bool:
+    """Other versions would answer otherwise, and may have other tokens: one with the same may, where no other can."""
+    if replica.kind != "vllm":
+        return False
+    if replica.version == continuation.version:
+        return True
+    return may_change_version and bool(replica.tokeniser) and replica.tokeniser == continuation.tokeniser
 
 
 @dataclass(frozen=True)

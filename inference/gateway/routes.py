@@ -35,6 +35,7 @@ class GenerateConsumer(GatewayConsumer):
             route=self.route,
             output=JsonOutput(self.responder),
             trace=self.parts.tracer.request(self.route, self.request_id, self.scope["headers"]),
+            headers=self.scope["headers"],
         )
         self.has_record, self.responder.more_headers = True, exchange.answer_headers
         try:

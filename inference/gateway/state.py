@@ -40,8 +40,10 @@ from inference.gateway.tenant_rows import (
     spend_of,
     terms_of,
 )
+from inference.gateway.version_rows import NO_SHADOW, Shadow, VersionsRow, shadow_of, versions_of
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import TenantTerms, Tier, TierTargets, TokenPrice
+from inference.policy.split import Versions
 from tenants.access import Action, allows
 from tenants.services.key_format import parse_key
 from tenants.services.tickets import PLAYGROUND_KEY_ID
@@ -91,6 +93,13 @@ class ModelEntry:
     max_queued: int
     min_in_flight: int
     targets: Mapping[Tier, TierTargets]
+    versions: Versions | None = None
+    """None: nothing was told of them, and all replicas that are ready serve."""
+    shadow: Shadow = NO_SHADOW
+
+    @property
+    def stable(self) -> str:
+        return self.version if self.versions is None else self.versions.stable
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +116,12 @@ class ReplicaEntry:
     epoch: int
     tokeniser: str = ""
     max_model_len: int = 0
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How all replicas of a model count, and the smallest context among them."""
+    """How all replicas that take requests of a model count, and the smallest context among them."""
 
     tokeniser: str
     context_tokens: int
@@ -131,6 +141,7 @@ class _Model(msgspec.Struct, frozen=True):
     max_queued: int
     min_in_flight: int = 1
     targets_ms: dict[str, int | None] = {}
+    versions: VersionsRow | None = None
 
 
 class _Replica(msgspec.Struct, frozen=True):
@@ -146,6 +157,7 @@ class _Replica(msgspec.Struct, frozen=True):
     tokeniser: str = ""
     max_model_len: int = 0
     remote_url: str = ""
+    zone: str = ""
 
 
 _SHAPES: dict[str, type[msgspec.Struct]] = {
@@ -383,6 +395,7 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.members[change.key] = value
         case _Model(created=created):
             rest = {name: getattr(value, name) for name in _MODEL_FIELDS}
+            rest |= {"versions": versions_of(value.versions), "shadow": shadow_of(value.versions)}
             targets = targets_of(value.targets_ms)
             tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, targets=targets, **rest)
         case _Replica():
@@ -465,15 +478,27 @@ def _ready_by_model(replicas: Iterable[ReplicaEntry]) -> dict[str, list[ReplicaE
     return ready
 
 
+def _takes_requests(model: ModelEntry, replica: ReplicaEntry) -> bool:
+    """Not one whose version serves no longer, or is only mirrored to."""
+    versions = model.versions
+    if versions is None or replica.version in ("", versions.stable) or replica.version in versions.pinned:
+        return True
+    return replica.version == versions.candidate and versions.is_split
+
+
 def _serving_by_model(tables: _Tables) -> dict[str, Serving]:
-    """From the replicas that are ready; where none is, from those that were (their queue may be waiting for them)."""
+    """From the replicas that take requests; where none does, from those that did (their queue may be waiting for them)."""
     known: dict[str, list[ReplicaEntry]] = {}
     for replica in tables.replicas.values():
         if replica.tokeniser:
             known.setdefault(replica.model, []).append(replica)
     serving = {}
     for model, counted in known.items():
-        replicas = tables.ready_by_model.get(model) or counted
+        entry = tables.models.get(model)
+        takes = [
+            replica for replica in tables.ready_by_model.get(model, ()) if entry is None or _takes_requests(entry, replica)
+        ]
+        replicas = takes or counted
         tokenisers = {replica.tokeniser for replica in replicas}
         context_tokens = min((replica.max_model_len for replica in replicas), default=0)
         if len(tokenisers) == 1 and "" not in tokenisers and context_tokens:

@@ -1,6 +1,7 @@
 """Terms, prices and months as the feed tells them, and what the data plane makes of them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
@@ -31,6 +32,9 @@ class TermsRow(msgspec.Struct, frozen=True):
     salt_per_key: bool = False
     discount_percent: int = 0
     is_prepaid: bool = False
+    pins: dict[str, str] = {}
+    no_shadow: bool = False
+    is_operator: bool = False
 
 
 class PriceRow(msgspec.Struct, frozen=True):
@@ -62,6 +66,12 @@ class MonthRow(msgspec.Struct, frozen=True):
     """Of those with a budget of their own."""
     models: dict[str, _Picos | int] = {}
     spent_micros: int | None = None
+    raised_picos: _Picos = "0"
+    """What corrections have added, and taken off: of `spent_picos`. Both only count up."""
+    lowered_picos: _Picos = "0"
+    key_changes: dict[str, tuple[_Picos, _Picos]] = {}
+    """The same two of `keys` and of `models`, where there are any."""
+    model_changes: dict[str, tuple[_Picos, _Picos]] = {}
 
     def __post_init__(self) -> None:
         if self.spent_picos is None and self.spent_micros is None:
@@ -97,6 +107,9 @@ class Spend(NamedTuple):
     scope: Scope
     spent_picos: int
     ends_s: float  # unix seconds
+    raised_picos: int = 0
+    """Of what was spent: what corrections have added, and taken off."""
+    lowered_picos: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,12 @@ class TenantFacts:
     """Off the list price of every token."""
     is_prepaid: bool = False
     """It may spend what its balance has, and no more."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """The version that serves it, by model."""
+    no_shadow: bool = False
+    """None of its requests is mirrored to a candidate."""
+    is_operator: bool = False
+    """Our own account: it may ask for a candidate by name, and pays for what is mirrored."""
 
 
 NO_FACTS = TenantFacts()
@@ -136,6 +155,9 @@ def facts_of(row: TermsRow) -> TenantFacts:
         salt_per_key=row.salt_per_key,
         discount_percent=row.discount_percent,
         is_prepaid=row.is_prepaid,
+        pins=row.pins,
+        no_shadow=row.no_shadow,
+        is_operator=row.is_operator,
     )
 
 
@@ -152,18 +174,29 @@ def spend_of(terms: TenantTerms, time_zone: str, row: MonthRow | None, now_s: fl
     month = month_of(datetime.fromtimestamp(now_s, UTC), time_zone)
     is_this = row is not None and row.month == month.name
     whole = Scope(ScopeKind.TENANT, terms.tenant)
-    spends = [Spend(whole, row.spent if row is not None and is_this else 0, month.ends_s)]
-    for scope in dict.fromkeys(limit.scope for limit in terms.limits if limit.kind is LimitKind.BUDGET):
-        if scope != whole:
-            spent = _spent_of(scope, row) if row is not None and is_this else 0
-            spends.append(Spend(scope, spent, month.ends_s))
-    return spends
+    scopes = dict.fromkeys([whole, *(limit.scope for limit in terms.limits if limit.kind is LimitKind.BUDGET)])
+    if row is None or not is_this:
+        return [Spend(scope, 0, month.ends_s) for scope in scopes]
+    return [Spend(scope, _spent_of(scope, row), month.ends_s, *_changes_of(scope, row)) for scope in scopes]
 
 
 def _spent_of(scope: Scope, row: MonthRow) -> int:
+    if scope.kind is ScopeKind.TENANT:
+        return row.spent
     if scope.kind is ScopeKind.KEY:
         return _picos_of(row.keys.get(scope.id, 0))
     return _picos_of(row.models.get(scope.id.partition("/")[2], 0))
+
+
+def _changes_of(scope: Scope, row: MonthRow) -> tuple[int, int]:
+    """What corrections have added, and taken off."""
+    if scope.kind is ScopeKind.TENANT:
+        raised, lowered = row.raised_picos, row.lowered_picos
+    elif scope.kind is ScopeKind.KEY:
+        raised, lowered = row.key_changes.get(scope.id, ("0", "0"))
+    else:
+        raised, lowered = row.model_changes.get(scope.id.partition("/")[2], ("0", "0"))
+    return int(raised), int(lowered)
 
 
 def _picos_of(told: str | int) -> int:

@@ -184,7 +184,15 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
         REQUEST_ID.set(request_id)
         output = SocketOutput(self._send_text)
         trace = self.parts.tracer.request(ROUTE, request_id, self.scope["headers"])
-        exchange = Exchange(self.parts, principal=principal, request_id=request_id, route=ROUTE, output=output, trace=trace)
+        exchange = Exchange(
+            self.parts,
+            principal=principal,
+            request_id=request_id,
+            route=ROUTE,
+            output=output,
+            trace=trace,
+            headers=self.scope["headers"],
+        )
         account = self.parts.bodies.open()
 
         def read() -> GenerationRequest:

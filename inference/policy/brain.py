@@ -1,4 +1,4 @@
-"""What decides about every request of a cell: limits, and a pool per model. The dispatcher and the simulator run this.
+"""What decides about every request of a cell: limits, and pools per model. The dispatcher and the simulator run this.
 
 It is told what happens (asked, first token, ended, parked, a replica came) and answers with decisions, about the asker
 and about others whom that has helped. Whoever calls it passes them on, looks at `next_event_s` after each call, and
@@ -30,11 +30,14 @@ from inference.policy.decisions import (
     Usage,
 )
 from inference.policy.entry import Entry, Stage
+from inference.policy.jain import ServiceWindow
 from inference.policy.limit_views import LimiterSnapshot
 from inference.policy.limits import Limiter
+from inference.policy.model_pools import ModelPools
 from inference.policy.pool import Pool, PoolSnapshot
 from inference.policy.routing import Router
 from inference.policy.served import usage_so_far
+from inference.policy.split import Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,12 @@ class Brain:
         self._tunables = tunables
         self._make_router = make_router
         self._limiter = Limiter()
-        self._pools: dict[str, Pool] = {}
-        self._dropped: set[str] = set()  # pools that serve no longer and have requests running
+        self._models: dict[str, ModelPools] = {}
+        self._pools: tuple[Pool, ...] = ()  # of all models
         self._entries: dict[str, Entry] = {}
         self._terms: dict[str, TenantTerms] = {}
         self._weights: dict[str, float] = {}
-        self._blocked: dict[tuple[str, Scope], set[str]] = {}  # who waits for a slot of a tenant's scope, by model
+        self._blocked: dict[tuple[str, Scope], dict[Pool, None]] = {}  # where somebody waits for a slot of a tenant's scope
         self._overcommitted: set[str] = set()
         self._num_entries = 0
 
@@ -67,27 +70,34 @@ class Brain:
 
     def set_pool(self, model: str, *, max_queued: int, targets: Mapping[Tier, TierTargets], now_s: float) -> None:
         """Raises ValueError for targets that are out of order (B132); nothing has changed then."""
-        pool = self._pools.get(model)
-        if pool is None:
-            pool = Pool(model, self._tunables, self._limiter, self._make_router(model), self._blocked, self._weights)
-        pool.set_targets(targets, max_queued=max_queued)
-        self._pools[model] = pool
-        self._dropped.discard(model)
+        pools = self._models.get(model) or self._new_pools(model)
+        pools.set_targets(targets, max_queued=max_queued)
+        self._models[model] = pools
+        self._list_pools()
 
     def drop_pool(self, model: str, now_s: float) -> list[Decision]:
         """The model is served no longer: who waits is refused, what runs runs on. One that is not there is no error."""
-        pool = self._pools.get(model)
-        if pool is None:
+        pools = self._models.get(model)
+        if pools is None:
             return []
-        self._dropped.add(model)
-        decisions = self._told(pool.drop(now_s))
-        self._forget_if_dropped(model)
+        decisions = self._told(pools.drop(now_s))
+        self._forget_idle(model)
         return decisions
 
-    def set_replicas(self, model: str, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
-        """These, and no others, are ready. A model that is not served is no error."""
-        pool = self._pools.get(model)
-        return [] if pool is None or model in self._dropped else self._told(pool.set_replicas(specs, now_s))
+    def set_replicas(
+        self, model: str, specs: Iterable[ReplicaSpec], now_s: float, versions: Versions | None = None
+    ) -> list[Decision]:
+        """These, and no others, are ready; `versions`: which of them serve, and whom; None: all of them, anybody.
+
+        A model that is not served is no error.
+        """
+        pools = self._models.get(model)
+        if pools is None or pools.is_dropped:
+            return []
+        decisions = self._told(pools.set_replicas(specs, versions, now_s))
+        pools.forget_idle()
+        self._list_pools()
+        return decisions
 
     def set_terms(self, terms: TenantTerms, now_s: float) -> list[Decision]:
         """Raises ValueError for a weight that is not above 0."""
@@ -97,7 +107,7 @@ class Brain:
         self._terms[terms.tenant] = terms
         self._weights[terms.tenant] = terms.weight
         decisions: list[Decision] = []
-        for pool in self._pools.values():
+        for pool in self._pools:
             pool.queue.set_weight(terms.tenant, terms.weight)
             pool.queue.wake_tenant(terms.tenant)
             decisions += pool.promote(now_s)
@@ -111,10 +121,19 @@ class Brain:
         ends_s: float,
         now_s: float,
         scope: Scope | None = None,
-        replaces: bool = False,
+        raised_picos: int = 0,
+        lowered_picos: int = 0,
     ) -> None:
         """As Limiter's."""
-        self._limiter.set_month(tenant, spent_picos=spent_picos, ends_s=ends_s, now_s=now_s, scope=scope, replaces=replaces)
+        self._limiter.set_month(
+            tenant,
+            spent_picos=spent_picos,
+            ends_s=ends_s,
+            now_s=now_s,
+            scope=scope,
+            raised_picos=raised_picos,
+            lowered_picos=lowered_picos,
+        )
 
     def set_balance(
         self,
@@ -139,17 +158,18 @@ class Brain:
 
     def submit(self, ask: Ask, now_s: float) -> list[Decision]:
         """A new request, or one whose attempt has ended with usage None. Its own decision is the last."""
-        pool = self._pools.get(ask.model)
+        pools = self._models.get(ask.model)
         entry = self._entries.get(ask.id)
         assert entry is None or entry.stage is Stage.AWAY, "it waits or runs already"
         if ask.model == NO_MODEL:
             return [self._counted(ask, now_s)]
-        reserved = self._limiter.reserve(ask, now_s) if pool is not None else None
-        if pool is None or isinstance(reserved, LimitHit):
+        reserved = self._limiter.reserve(ask, now_s) if pools is not None else None
+        if pools is None or isinstance(reserved, LimitHit):
             return [self._refused(ask, reserved if isinstance(reserved, LimitHit) else None, now_s)]
         assert reserved is not None
+        pool = pools.place(ask)
         if entry is None:
-            entry = self._new_entry(ask, arrival_s=now_s)
+            entry = self._new_entry(ask, pool, arrival_s=now_s)
         entry.ask, entry.max_tokens = ask, reserved
         return self._told(pool.ask(entry, now_s))
 
@@ -157,13 +177,13 @@ class Brain:
         """One that does not run is no error. May make room: look at `next_event_s`."""
         entry = self._entries.get(id)
         if entry is not None:
-            self._pools[entry.ask.model].first_token(entry, now_s)
+            entry.pool.first_token(entry, now_s)
 
     def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
         """Tokens made so far, over all attempts; from its gateway, every 250 ms."""
         entry = self._entries.get(id)
         if entry is not None:
-            self._pools[entry.ask.model].progress(entry, completion_tokens, now_s)
+            entry.pool.progress(entry, completion_tokens, now_s)
 
     def end(self, id: str, ending: Ending, usage: Usage | None, now_s: float) -> list[Decision]:  # noqa: A002
         """An attempt has ended. Usage None: it will ask again, its reservation is kept; else all of it is settled.
@@ -173,7 +193,7 @@ class Brain:
         entry = self._entries.get(id)
         if entry is None:
             return []
-        pool = self._pools[entry.ask.model]
+        pool = entry.pool
         first = pool.leave(entry, ending, usage, now_s)
         freed = self._limiter.stop(id)
         if usage is None:
@@ -182,7 +202,7 @@ class Brain:
             self._limiter.settle(id, usage, now_s)
             pool.served.ended(entry, ending, usage, now_s)
             self._forget(entry)
-        return self._told(self._promote(entry, freed, first, now_s))
+        return self._told(self._promote(pool, entry.ask, freed, first, now_s))
 
     def cancel(self, id: str, usage: Usage | None, now_s: float) -> list[Decision]:  # noqa: A002
         """The client has gone, waiting or running."""
@@ -197,7 +217,7 @@ class Brain:
         entry = self._entries.get(id)
         if entry is None or entry.stage is not Stage.RUNNING:
             return []
-        pool = self._pools[entry.ask.model]
+        pool = entry.pool
         first = pool.leave(entry, Ending.NEUTRAL, None, now_s)
         freed = self._limiter.stop(id)
         pool.parked(entry)
@@ -205,8 +225,10 @@ class Brain:
         reserved = self._limiter.reserve(ask, now_s)
         assert not isinstance(reserved, LimitHit), "what is reserved is not refused"
         entry.ask, entry.max_tokens = ask, reserved
-        own = pool.wait_again(entry, now_s)
-        decisions = self._promote(entry, freed, first, now_s)
+        own = self._models[ask.model].place(ask).wait_again(entry, now_s)
+        decisions = self._promote(pool, ask, freed, first, now_s)
+        if entry.pool is not pool:
+            decisions += entry.pool.promote(now_s)
         return self._told([*decisions, own] if entry.waits else decisions)
 
     def reserved_tokens(self, id: str) -> int:  # noqa: A002
@@ -231,7 +253,7 @@ class Brain:
         now_s: float,
     ) -> None:
         """It was granted `age_s` ago, `ask.max_tokens` as granted, and runs. Never refused; may overcommit."""
-        pool, entry = self._restored(ask, age_s=age_s, now_s=now_s)
+        pool, entry = self._restored(ask, age_s=age_s, replica=replica, now_s=now_s)
         if entry.stage is Stage.RUNNING:
             return
         was_full = self._limiter.can_start(ask) is not None
@@ -253,7 +275,9 @@ class Brain:
 
     def restore_away(self, ask: Ask, *, age_s: float, now_s: float) -> None:
         """It was reserved `age_s` ago, neither waits nor runs, and will ask again or end."""
-        self._restored(ask, age_s=age_s, now_s=now_s)
+        pool, entry = self._restored(ask, age_s=age_s, now_s=now_s)
+        if entry.stage is Stage.AWAY:
+            pool.restore_away(entry, now_s)
         self._limiter.restore(ask, age_s=age_s, usage=None, is_running=False, now_s=now_s)
 
     def restore_settled(self, ask: Ask, *, age_s: float, usage: Usage, now_s: float, is_acknowledged: bool = False) -> None:
@@ -265,7 +289,7 @@ class Brain:
     def frame(self, replica: str, frame: StateFrame, now_s: float) -> list[Decision]:
         """Of an unknown replica it is no error."""
         decisions: list[Decision] = []
-        for pool in self._pools.values():
+        for pool in self._pools:
             if pool.has_replica(replica):
                 decisions += pool.frame(replica, frame, now_s)
         return self._told(decisions)
@@ -273,13 +297,13 @@ class Brain:
     def expire(self, now_s: float) -> list[Decision]:
         """What time alone decides. Call it at `next_event_s`; at any other time it does no harm."""
         decisions: list[Decision] = []
-        for pool in self._pools.values():
+        for pool in self._pools:
             decisions += pool.expire(now_s)
         return self._told(decisions)
 
     def next_event_s(self, now_s: float) -> float | None:
         """When time alone may decide something; None: never, as things stand."""
-        times = [pool.next_event_s(now_s) for pool in self._pools.values()]
+        times = [pool.next_event_s(now_s) for pool in self._pools]
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     # What others see
@@ -290,14 +314,14 @@ class Brain:
 
     def positions(self, now_s: float) -> list[Queued]:
         """Where everybody stands that waits. O(n log n): once a second or so."""
-        return [queued for pool in self._pools.values() for queued in pool.positions(now_s)]
+        return [queued for pool in self._pools for queued in pool.positions(now_s)]
 
     def routers(self) -> dict[str, Router]:
-        """By model; to look at."""
-        return {model: pool.router for model, pool in self._pools.items()}
+        """Of the stable version, by model; to look at."""
+        return {model: pools.main.router for model, pools in self._models.items()}
 
     def snapshot(self, now_s: float) -> BrainSnapshot:
-        pools = {model: pool.snapshot(now_s) for model, pool in self._pools.items()}
+        pools = {model: pools.snapshot(now_s) for model, pools in self._models.items()}
         return BrainSnapshot(
             in_flight=sum(pool.in_flight for pool in pools.values()),
             queued=sum(pool.queued for pool in pools.values()),
@@ -309,7 +333,18 @@ class Brain:
 
     # Inside
 
-    def _new_entry(self, ask: Ask, *, arrival_s: float) -> Entry:
+    def _new_pools(self, model: str) -> ModelPools:
+        window = ServiceWindow(self._tunables.fairness_window_s)
+
+        def make_pool() -> Pool:
+            return Pool(self._tunables, self._limiter, self._make_router(model), self._blocked, self._weights, window)
+
+        return ModelPools(make_pool)
+
+    def _list_pools(self) -> None:
+        self._pools = tuple(pool for pools in self._models.values() for pool in pools)
+
+    def _new_entry(self, ask: Ask, pool: Pool, *, arrival_s: float) -> Entry:
         self._num_entries += 1
         terms = self._terms.get(ask.tenant)
         entry = Entry(
@@ -319,32 +354,33 @@ class Brain:
             arrival_s=arrival_s,
             number=self._num_entries,
             max_tokens=ask.max_tokens,
+            pool=pool,
         )
         self._entries[ask.id] = entry
         return entry
 
-    def _restored(self, ask: Ask, *, age_s: float, now_s: float) -> tuple[Pool, Entry]:
+    def _restored(self, ask: Ask, *, age_s: float, replica: str = "", now_s: float) -> tuple[Pool, Entry]:
         """The pool is made if the model is not known yet: what was promised is kept."""
-        if ask.model not in self._pools:
+        if ask.model not in self._models:
             self.set_pool(ask.model, max_queued=0, targets={}, now_s=now_s)
-        entry = self._entries.get(ask.id) or self._new_entry(ask, arrival_s=now_s - age_s)
+        pools = self._models[ask.model]
+        pool = (pools.with_replica(replica) if replica else None) or pools.place(ask)
+        entry = self._entries.get(ask.id) or self._new_entry(ask, pool, arrival_s=now_s - age_s)
         entry.is_restored = True
-        return self._pools[ask.model], entry
+        return pool, entry
 
-    def _promote(self, entry: Entry, freed: list[Scope], first: Entry | None, now_s: float) -> list[Decision]:
-        """After this one's slot was given back: those that wait in its pool, and for its tenant's slots in others."""
-        model, tenant = entry.ask.model, entry.ask.tenant
-        woken: dict[str, None] = {model: None}
+    def _promote(self, pool: Pool, ask: Ask, freed: list[Scope], first: Entry | None, now_s: float) -> list[Decision]:
+        """After a slot of this pool was given back: those that wait in it, and for its tenant's slots in others."""
+        woken: dict[Pool, None] = {pool: None}
         for scope in freed:
-            for other in self._blocked.pop((tenant, scope), ()):
+            for other in self._blocked.pop((ask.tenant, scope), ()):
                 woken[other] = None
-                if other in self._pools:
-                    self._pools[other].queue.wake(tenant, scope)
+                other.queue.wake(ask.tenant, scope)
         decisions: list[Decision] = []
         for other in woken:
-            if other in self._pools:
-                decisions += self._pools[other].promote(now_s, first if other == model else None)
-        self._forget_if_dropped(model)
+            decisions += other.promote(now_s, first if other is pool else None)
+        if self._models[ask.model].is_leaving:
+            self._forget_idle(ask.model)
         return decisions
 
     def _counted(self, ask: Ask, now_s: float) -> Refused:
@@ -381,26 +417,27 @@ class Brain:
         self._entries.pop(entry.id, None)
         self._overcommitted.discard(entry.id)
 
-    def _forget_if_dropped(self, model: str) -> None:
-        if (
-            model in self._dropped
-            and self._pools[model].is_idle()
-            and not any(entry.ask.model == model for entry in self._entries.values())
-        ):
-            self._dropped.discard(model)
-            del self._pools[model]
+    def _forget_idle(self, model: str) -> None:
+        """Pools that serve no longer, once nothing runs there: of a version, or of a model that was dropped."""
+        pools = self._models[model]
+        if pools.forget_idle():
+            self._list_pools()
+        if pools.is_dropped and pools.is_idle() and not any(entry.ask.model == model for entry in self._entries.values()):
+            del self._models[model]
+            self._list_pools()
 
     def check_invariants(self, now_s: float) -> None:
         """What must hold after any call with this `now_s`; for tests. O(everything)."""
         self._limiter.check_invariants(now_s)
-        by_model: dict[str, list[Entry]] = defaultdict(list)
+        by_pool: dict[Pool, list[Entry]] = defaultdict(list)
         for id_, entry in self._entries.items():
             assert entry.id == id_ and not entry.is_refused
-            by_model[entry.ask.model].append(entry)
+            by_pool[entry.pool].append(entry)
             assert self._limiter.is_open(id_), "what is alive holds its reservation"
-        assert by_model.keys() <= self._pools.keys()
-        for model, pool in self._pools.items():
-            pool.check_invariants(by_model[model], now_s)
+        assert set(self._pools) == {pool for pools in self._models.values() for pool in pools}
+        assert all(pool in self._pools for pool, its in by_pool.items() if any(one.stage is not Stage.AWAY for one in its))
+        for pool in self._pools:
+            pool.check_invariants(by_pool[pool], now_s)
         running = sum(1 for entry in self._entries.values() if entry.stage is Stage.RUNNING)
         limits = self._limiter.snapshot()
         assert limits.running == running, "a slot leaked"

@@ -82,6 +82,12 @@ class Ask:
     """Of a client's Idempotency-Key; empty: it sent none."""
     likely_prompt_tokens: int | None = None
     """Where `prompt_tokens` is a bound: what it most likely is. None: it is exact."""
+    conversation: bytes = b""
+    """By what a split between versions decides; empty: there is none, or the candidate has failed it."""
+    version: str = ""
+    """The one it must be served by: pinned, asked for, or what its answer so far is of. Empty: any that serves."""
+    may_change_version: bool = False
+    """Where nobody of that version is left, the stable one may serve it."""
 
     @property
     def work_tokens(self) -> int:
@@ -270,6 +276,8 @@ class ReplicaSpec:
     is_draining: bool = False
     min_in_flight: int = 1
     """The batch cap goes no lower."""
+    version: str = ""
+    """Empty: an external one."""
 
 
 @dataclass(frozen=True, slots=True)

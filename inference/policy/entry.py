@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from inference.policy.decisions import Ask, Tier
 
 if TYPE_CHECKING:
+    from inference.policy.pool import Pool
     from inference.policy.tenant_lines import Account, TenantLine
 
 LineClass = tuple[frozenset[str], bool]
@@ -32,6 +33,8 @@ class Entry:
     """Orders what arrived at the same time."""
     max_tokens: int
     """Granted at admission; the ask says what is left of it."""
+    pool: "Pool"
+    """Of the version that serves it, or did last."""
     stage: Stage = Stage.AWAY
     line_class: LineClass = (frozenset(), False)
     asked_s: float = 0.0
@@ -59,7 +62,7 @@ class Entry:
     """Its first token came: it is resumed, not retried."""
     is_parked: bool = False
     is_restored: bool = False
-    """It waited elsewhere before a failover: not refused for what is predicted here."""
+    """It waited elsewhere before, until a failover or for another version: not refused for what is predicted here."""
     is_refused: bool = False
     is_reading_long: bool = False
     """Counts among the long prompts that are being read."""

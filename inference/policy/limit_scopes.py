@@ -17,27 +17,36 @@ class MonthSpend:
     """Pico-dollars of one scope in this month, each counted once although two tellers come in any order.
 
     The ledger tells its row; it also acknowledges what we settled. `counted` is the first row we were told, with what was
-    settled here and not acknowledged by then, and all that was settled here since: all spending passes through here, so
-    that is the truth, and later rows of the month say the same a little later. A row above it tells of spending that did
-    not (a lost gateway's journal, found again), and is believed.
+    settled here and not acknowledged by then, and all that was settled here since: all that requests spend passes through
+    here, so that is the truth, and later rows of the month say the same a little later. A row above it tells of spending
+    that did not (a lost gateway's journal, found again), and is believed.
+
+    What was corrected never passes through here. The ledger tells it beside its row, as two sums that only count up, so
+    that it may be told late or twice: they are added to, and taken off, what requests have spent, and no settlement that
+    is not in the ledger yet is lost by it.
     """
 
-    __slots__ = ("counted", "has_row", "row", "unacknowledged")
+    __slots__ = ("counted", "has_row", "lowered", "raised", "row", "unacknowledged")
 
     def __init__(self) -> None:
-        self.row = 0
+        self.row = 0  # without what was corrected
         self.counted = 0
         self.unacknowledged = 0
+        self.raised = 0
+        self.lowered = 0
         self.has_row = False
 
     def spent_picos(self) -> int:
-        return self.counted if self.counted > self.row else self.row
+        return (self.counted if self.counted > self.row else self.row) + self.raised - self.lowered
 
-    def tell_row(self, picos: int, *, replaces: bool) -> None:
-        if replaces or not self.has_row:
-            self.row, self.counted = picos, picos + self.unacknowledged
+    def tell_row(self, picos: int, *, raised_picos: int, lowered_picos: int) -> None:
+        """`picos`: all that the ledger has; of it what corrections have added (`raised_picos`) and taken off."""
+        of_requests = picos - raised_picos + lowered_picos
+        if self.has_row:
+            self.row = max(self.row, of_requests)
         else:
-            self.row = max(self.row, picos)
+            self.row, self.counted = of_requests, of_requests + self.unacknowledged
+        self.raised, self.lowered = max(self.raised, raised_picos), max(self.lowered, lowered_picos)
         self.has_row = True
 
     def settle(self, picos: int) -> None:
@@ -48,7 +57,7 @@ class MonthSpend:
         self.unacknowledged = max(0, self.unacknowledged - picos)
 
     def next_month(self) -> None:
-        self.row = self.counted = self.unacknowledged = 0
+        self.row = self.counted = self.unacknowledged = self.raised = self.lowered = 0
         self.has_row = True
 
 

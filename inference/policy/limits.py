@@ -71,14 +71,15 @@ class Limiter:
         ends_s: float,
         now_s: float,
         scope: Scope | None = None,
-        replaces: bool = False,
+        raised_picos: int = 0,
+        lowered_picos: int = 0,
     ) -> None:
         """What the ledger's row of the running month says (of the tenant, or of one scope of it), and when it ends.
 
         The first one comes at start and takeover, when a tenant appears (0 then), and for another scope when it is given a
         budget. Later rows of the month may come at any time and in any order with `acknowledged`: none is counted twice,
-        an older one changes nothing. With `replaces` the row is the truth as read after every acknowledgement told so
-        far (a correction, a lower one too).
+        an older one changes nothing. Of `spent_picos` corrections have added `raised_picos` and taken off `lowered_picos`,
+        which only count up: a month that was corrected, downwards too, counts so at once.
         """
         self._tick(now_s)
         state = self._tenant(tenant)
@@ -91,7 +92,8 @@ class Limiter:
             state.begin_month(ends_s)
         elif ends_s < state.month_ends_s - SAME_MONTH_S:
             return
-        (state if scope is None else state.state_of(scope)).month.tell_row(spent_picos, replaces=replaces)
+        month = (state if scope is None else state.state_of(scope)).month
+        month.tell_row(spent_picos, raised_picos=raised_picos, lowered_picos=lowered_picos)
 
     def set_balance(
         self,

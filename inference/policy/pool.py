@@ -1,4 +1,4 @@
-"""One model's requests and replicas: who is let through, to which replica, who waits, who is parked, who is sent away.
+"""One version's requests and replicas: who is let through, to which replica, who waits, who is parked, who is sent away.
 
 A call that may free a slot, or make one usable, lets those through that can use it before it returns: so a new asker
 need only be tried itself. A limit's slots and the router's are taken together in `_grant`, and given back together.
@@ -28,12 +28,20 @@ from inference.policy.decisions import (
 )
 from inference.policy.entry import Entry, LineClass, Stage
 from inference.policy.fair_queue import FairQueue, Place
+from inference.policy.jain import ServiceWindow
 from inference.policy.limits import Limiter
 from inference.policy.patience import Patience
 from inference.policy.pool_load import PoolLoad
 from inference.policy.routing import Choice, Router
 from inference.policy.served import Served, usage_so_far
 from inference.policy.waiting_times import WaitingTimes
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSnapshot:
+    in_flight: int
+    queued: int
+    capacity: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +56,31 @@ class PoolSnapshot:
     parked: int = 0
     """Since the start."""
     jain_index: float = 1.0
+    versions: dict[str, VersionSnapshot] = field(default_factory=dict)
+    """By label, where the model's versions are told of."""
 
 
 class Pool:
     def __init__(
         self,
-        model: str,
         tunables: BrainTunables,
         limiter: Limiter,
         router: Router,
-        blocked: dict[tuple[str, Scope], set[str]],
+        blocked: "dict[tuple[str, Scope], dict[Pool, None]]",
         weight_of: Mapping[str, float],
+        window: ServiceWindow,
     ) -> None:
-        """`blocked` is shared by the pools: which wait for a slot of a tenant's scope, by model."""
+        """`blocked` is shared by all pools: which wait for a slot of a tenant's scope. `window` by those of its model."""
         self.max_queued = 0
         """How many may wait in one's own tier and the more urgent ones: patient work keeps no urgent request out."""
         self.queue = FairQueue(tunables.queue)
         self.router = router
-        self._model = model
+        self.stand_in: Pool | None = None
+        """Who serves what would be refused here, and need not be served here: the stable version's pool."""
         self._tunables = tunables
         self._limiter = limiter
         self._blocked = blocked
-        self.served = Served(self.queue, weight_of, tunables.fairness_window_s)
+        self.served = Served(self.queue, weight_of, window)
         self._load = PoolLoad(tunables)
         self._times = WaitingTimes()
         self._patience = Patience(tunables, router)
@@ -84,8 +95,8 @@ class Pool:
         self.max_queued = max_queued
         self._patience.is_served = True
 
-    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> list[Decision]:
-        """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new."""
+    def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> None:
+        """These, and no others, are ready. What runs on one that has gone runs on; it gets nothing new. Then `look_again`."""
         wanted = list(specs)
         fresh = self.router.set_replicas(wanted, now_s)
         had_any = self._load.num_usable > 0
@@ -94,13 +105,17 @@ class Pool:
         if had_any and not self._load.num_usable:
             self._patience.hold(now_s)
         self._forgive(fresh, now_s)
+
+    def look_again(self, now_s: float) -> list[Decision]:
+        """What those who wait get of other replicas than before."""
         return self._refuse_in_vain(now_s) + self.promote(now_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """It serves no longer: who waits is refused, what runs runs on."""
         self._load.num_usable = 0
         self._patience.drop()
-        return self.set_replicas([], now_s)
+        self.set_replicas([], now_s)
+        return self.look_again(now_s)
 
     def has_replica(self, replica: str) -> bool:
         return self._load.caps.knows(replica)
@@ -126,10 +141,31 @@ class Pool:
         self._patience.waits_again(entry.ask, now_s)
         return self._wait(entry, now_s)
 
+    def let_move(self, entry: Entry) -> None:
+        """It waits, and will wait in another version's pool."""
+        self._stop_waiting(entry)
+        self.queue.remove(entry)
+        entry.stage = Stage.AWAY
+
+    def takes_waiting(self, entry: Entry, now_s: float) -> Decision:
+        """One of another version's pool, in the place of its arrival and with the time it has left. Then `look_again`."""
+        entry.is_restored = True
+        return self.wait_again(entry, now_s, waited_s=now_s - entry.asked_s)
+
+    def takes_over(self, entry: Entry, now_s: float) -> Decision:
+        """One that another version's pool would have refused; it does not wait any more."""
+        entry.ask = replace(entry.ask, conversation=b"")
+        self._begin_ask(entry, entry.asked_s)
+        return self._try(entry, now_s) or self._refuse_at_once(entry, now_s) or self._wait(entry, now_s)
+
     def parked(self, entry: Entry) -> None:
         """It was taken off its replica (`leave`) for another, and will `wait_again`."""
         self._load.parking.parked(entry)
         entry.is_parked = True
+
+    def restore_away(self, entry: Entry, now_s: float) -> None:
+        """It neither waits nor runs, and will ask again or end."""
+        self._begin_ask(entry, now_s)
 
     def restore_running(self, entry: Entry, replica: str, now_s: float) -> bool:
         """It runs there already. False: above what may run there, or nobody knows the replica."""
@@ -273,7 +309,6 @@ class Pool:
             caps=self._load.caps.caps(),
             long_prefills=self._load.long_prefills,
             parked=self._load.parking.num_parked,
-            jain_index=self.served.jain_index(self.queue.tenants_waiting(), now_s),
         )
 
     # Steps of asking
@@ -281,6 +316,8 @@ class Pool:
     def _begin_ask(self, entry: Entry, asked_s: float) -> None:
         entry.asked_s = asked_s
         ask = entry.ask
+        if entry.pool is not self:
+            entry.pool, entry.account, entry.charged = self, None, 0.0
         if entry.account is None:
             entry.account = self.queue.account(ask.tenant, entry.tier, self.served.weight(ask.tenant))
         entry.line_class = self._line_class(ask)
@@ -299,7 +336,7 @@ class Pool:
         choice = self.router.choose(entry.ask, now_s)
         return None if choice is None else self._grant(entry, choice, now_s)
 
-    def _refuse_at_once(self, entry: Entry, now_s: float) -> Refused | None:
+    def _refuse_at_once(self, entry: Entry, now_s: float) -> Decision | None:
         why = self._patience.is_in_vain(entry.ask, now_s)
         if why is not None:
             return self._refuse(entry, why, now_s)
@@ -307,7 +344,7 @@ class Pool:
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
         return None
 
-    def _wait(self, entry: Entry, now_s: float) -> Queued | Refused:
+    def _wait(self, entry: Entry, now_s: float) -> Decision:
         entry.stage = Stage.WAITING
         self.queue.add(entry, now_s)
         self.served.had_to_wait(entry, now_s)
@@ -381,7 +418,7 @@ class Pool:
 
     def _block(self, entry: Entry, scope: Scope) -> None:
         self.queue.block(entry, scope)
-        self._blocked.setdefault((entry.ask.tenant, scope), set()).add(self._model)
+        self._blocked.setdefault((entry.ask.tenant, scope), {})[self] = None
 
     # Steps of running
 
@@ -420,12 +457,12 @@ class Pool:
 
     # Steps of refusing
 
-    def _refuse(self, entry: Entry, reason: Reason, now_s: float, predicted_wait_s: float | None = None) -> Refused:
+    def _refuse(self, entry: Entry, reason: Reason, now_s: float, predicted_wait_s: float | None = None) -> Decision:
         """Whether it waited already or not. What it was served stays paid, the rest is given back."""
         if entry.stage is Stage.WAITING:
-            self._stop_waiting(entry)
-            self.queue.remove(entry)
-            entry.stage = Stage.AWAY
+            self.let_move(entry)
+        if self.stand_in is not None and not entry.ask.version:
+            return self.stand_in.takes_over(entry, now_s)
         ask = entry.ask
         if entry.has_begun:
             self._limiter.settle(ask.id, usage_so_far(entry), now_s)

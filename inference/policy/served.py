@@ -9,10 +9,11 @@ from inference.policy.jain import ServiceWindow
 
 
 class Served:
-    def __init__(self, queue: FairQueue, weight_of: Mapping[str, float], window_s: float) -> None:
+    def __init__(self, queue: FairQueue, weight_of: Mapping[str, float], window: ServiceWindow) -> None:
+        """`window` is that of all pools of the model."""
         self._queue = queue
         self._weight_of = weight_of
-        self._window = ServiceWindow(window_s)
+        self._window = window
 
     def had_to_wait(self, entry: Entry, now_s: float) -> None:
         self._window.had_to_wait(entry.ask.tenant, now_s)

@@ -7,19 +7,24 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
                                   addresses (CIDR; []: any), tier_ceiling ("": the plan's), is_disabled}
     member   key = "<tenant id>/<user id>"  {role}; no row: not a member (or switched off), whose keys and tickets are refused
     model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
-                                  targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default}
+                                  targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default,
+                                  versions: {stable, candidate (label or null), candidate_share_ppm, shadow_share_ppm,
+                                  shadow_max_usd_micros_left, salt (the rollout's id), pinned: [labels]}; absent: all
+                                  replicas that are ready serve}
     replica  key = replica id    {model, pool, version, kind, url, remote_url (tls://...: for gateways
                                   that do not find the socket `url` names; ""), upstream_model, state, max_in_flight, epoch,
-                                  tokeniser (digest or ""), max_model_len (0: not known)}
+                                  zone, tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
                                   default_max_tokens (or null), salt_per_key, discount_percent, is_prepaid,
+                                  pins: {model: version label}, no_shadow, is_operator,
                                   limits: [{scope ("tenant" | "key" | "model"), id (as in policy's Scope),
                                   kind (LimitKind), value}, ...]}; no row: the default plan
     price    key = model         {prices: [{tier ("": all), version, input_micros, cached_micros, output_micros,
                                   effective_from (unix s)}, ...]}: all that hold or will hold; no row: free
     month    key = tenant id     {month ("YYYY-MM"), ends_at (unix s), spent_picos (as text), keys: {id: picos},
-                                  models: {id: picos}}: the newest month something was spent in; keys and models
-                                  are those with a budget. A figure (publish_figure)
+                                  models: {id: picos}, raised_picos, lowered_picos (of what was spent: by corrections,
+                                  which count up), key_changes: {id: [raised, lowered]}, model_changes}: the newest month
+                                  something was spent in; keys and models are those with a budget. A figure (publish_figure)
     balance  key = tenant id     {credit_picos, spent_picos (as text), expiring: [[unix s, picos as text], ...]}: all it may
                                   use and all it has spent, ever. A figure
 """

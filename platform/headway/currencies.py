@@ -1,11 +1,13 @@
 """Currencies of invoices by their ISO 4217 code, with the digits of their minor unit. Pure."""
 
+from contextlib import suppress
 from decimal import Decimal, DecimalException
 
 from headway.errors import InvalidInput
+from headway.money import in_units
 
 USD = "USD"
-MAX_MINOR = 10**15
+MAX_AMOUNT = 10**13
 """More than any invoice comes to."""
 
 _TWO = (
@@ -27,17 +29,15 @@ def minor_to_text(amount_minor: int, currency: str) -> str:
 
 def text_to_minor(text: str, currency: str, *, param: str) -> int:
     """123450 of "1234.5" in USD. Raises InvalidInput for what is no amount above zero in that currency's digits."""
-    digits = MINOR_DIGITS[currency]
-    try:
-        minor = Decimal(text).scaleb(digits)
-        is_amount = minor.is_finite() and 0 < minor < MAX_MINOR and minor == minor.to_integral_value()
-    except DecimalException:
-        is_amount = False
-    if not is_amount:
+    digits, minor = MINOR_DIGITS[currency], None
+    with suppress(DecimalException):
+        amount = Decimal(text)
+        minor = in_units(amount, decimals=digits) if amount.is_finite() and 0 < amount < MAX_AMOUNT else None
+    if minor is None:
         raise InvalidInput(
             f"{param} is an amount above 0 in {currency} with at most {digits} decimals: {text[:50]!r}", param=param
         )
-    return int(minor)
+    return minor
 
 
 def minor_to_print(amount_minor: int, currency: str) -> str:

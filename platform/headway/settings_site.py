@@ -3,6 +3,7 @@
 from headway import env
 
 PUBLIC_API_URL = env.text("HEADWAY_PUBLIC_API_URL", "").rstrip("/")
+METRICS_TOKEN = env.secret("HEADWAY_METRICS_TOKEN", "")
 FORM_POSTS_PER_MINUTE = env.whole("HEADWAY_FORM_POSTS_PER_MINUTE", 20, at_least=1)
 
 # Ours first: its templates stand before those of the libraries.

@@ -3,6 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from dashboard.views.metrics import metrics
 from headway import health
 
 admin.site.site_header = admin.site.site_title = "Headway"
@@ -10,6 +11,7 @@ admin.site.site_header = admin.site.site_title = "Headway"
 urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", metrics, name="metrics"),
     path("admin/", admin.site.urls),
     path("api/v1/", include("headway.urls_api")),
     path("operator/", include("dashboard.operator_urls")),

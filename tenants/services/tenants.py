@@ -31,9 +31,9 @@ def found_tenant(*, name: str, owner: User) -> Tenant:
     return tenant
 
 
-def create_tenant(*, name: str, actor: str, plan: Plan | None = None) -> Tenant:
+def create_tenant(*, name: str, actor: str, plan: Plan | None = None, is_operator: bool = False) -> Tenant:
     """Raises TenantExists, and InvalidInput for a name that is not 1-63 letters, digits, hyphens or underscores."""
-    tenant = Tenant(name=name, plan=plan)
+    tenant = Tenant(name=name, plan=plan, is_operator=is_operator)
     try:
         tenant.clean_fields()
     except ValidationError:

@@ -175,6 +175,7 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "salt_per_key": terms.salt_per_key,
         "discount_percent": terms.discount_percent,
         "is_prepaid": terms.is_prepaid,
+        "is_operator": tenant.is_operator,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)

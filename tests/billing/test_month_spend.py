@@ -9,6 +9,7 @@ from django.utils import timezone
 from billing.errors import UsageRefused
 from billing.models import MonthSpend, UsageRecord
 from billing.selectors import spent_picos
+from billing.services.adjustments import adjust_usage
 from billing.services.ledger import UsageDraft, record_usage
 from inference.models import ControlChange, Model
 from inference.services import control
@@ -105,10 +106,9 @@ def test_each_change_is_told_to_the_data_plane_with_the_end_of_the_month(acme: T
     record_usage(drafts=[priced("a", acme, ended_at_s=at(2026, 12, 5))])
     record_usage(drafts=[priced("b", acme, ended_at_s=at(2026, 12, 6)), priced("c", acme, ended_at_s=at(2026, 11, 6))])
     rows = ControlChange.objects.filter(kind="month", key=str(acme.id)).order_by("id").values_list("payload", flat=True)
-    assert list(rows) == [
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_picos": "10", "keys": {}, "models": {}},
-        {"month": "2026-12", "ends_at": at(2027, 1, 1), "spent_picos": "20", "keys": {}, "models": {}},
-    ]
+    same = {"month": "2026-12", "ends_at": at(2027, 1, 1), "keys": {}, "models": {}, "key_changes": {}, "model_changes": {}}
+    same |= {"raised_picos": "0", "lowered_picos": "0"}
+    assert list(rows) == [{**same, "spent_picos": "10"}, {**same, "spent_picos": "20"}]
     record_usage(drafts=[priced("free", acme, 0)])
     assert len(rows.all()) == 2, "nothing is told when nothing was spent"
 
@@ -130,6 +130,24 @@ def test_keys_and_models_have_months_of_their_own_and_those_with_a_budget_are_to
     assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: "3"}, {"tiny": "5"})
     record_usage(drafts=[priced("d", acme, 8, key_id=key.id, model="big", ended_at_s=now_s)])
     assert (told(acme)["keys"], told(acme)["models"]) == ({key.id: "11"}, {"tiny": "5"})
+
+
+def test_what_corrections_changed_is_told_of_the_tenant_and_of_what_has_a_budget(acme: Tenant) -> None:
+    Model.objects.create(public_id="tiny")
+    keys = [issue_api_key(tenant=acme, name=name, actor="test").key.id for name in ("one", "two")]
+    now = timezone.now()
+    named: dict[str, Any] = {"model": "tiny", "ended_at_s": now.timestamp()}
+    record_usage(drafts=[priced(f"r{place}", acme, 100, key_id=key_id, **named) for place, key_id in enumerate(keys)])
+    for amount in (-30, 5, -3):
+        adjust_usage(
+            tenant_id=acme.id, request_id="r0", amount_picos=amount, kind="correction", reason="x", actor="test", now=now
+        )
+    set_limits(tenant=acme, key_id=keys[0], limits={LimitKind.BUDGET: 100}, actor="test")
+    set_limits(tenant=acme, model="tiny", limits={LimitKind.BUDGET: 100}, actor="test")
+    payload = told(acme)
+    assert (payload["spent_picos"], payload["raised_picos"], payload["lowered_picos"]) == ("172", "5", "33")
+    assert payload["key_changes"] == {keys[0]: ["5", "33"]} and payload["keys"] == {keys[0]: "72"}
+    assert payload["model_changes"] == {"tiny": ["5", "33"]} and payload["models"] == {"tiny": "172"}
 
 
 def test_rows_of_a_figure_go_once_they_were_replaced_a_while_ago(acme: Tenant) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import override_settings
+from django.test import Client, override_settings
 
 from inference.models import Model
 from tenants.services.keys import issue_api_key
+from tenants.services.members import ensure_operator
 from tests.billing.issued import issued
-from tests.tenants.cast import full_tenant
+from tests.tenants.cast import full_tenant, tenant_with
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth"
 
 
-def check(live_server: Any, folder: Path, *options: str) -> str:
-    """Fails with what Schemathesis prints."""
+def check_as_member(live_server: Any, folder: Path, *options: str) -> str:
     tenant, people = full_tenant("acme")
     Model.objects.create(public_id="tiny")
     with override_settings(COMPANY_NAME="Example Inference GmbH"):
@@ -28,10 +28,28 @@ def check(live_server: Any, folder: Path, *options: str) -> str:
     key = issue_api_key(
         tenant=tenant, name="k", actor="test", scopes=["manage", "read_usage", "inference"], member=people["owner"]
     )
+    return check(live_server, folder, "--header", f"Authorization: Bearer {key.text}", "--checks", CHECKS, *options)
+
+
+def check_as_operator(live_server: Any, folder: Path, *options: str) -> str:
+    """What operators alone may: in a session, as nothing else opens it."""
+    Model.objects.create(public_id="tiny")
+    with override_settings(COMPANY_NAME="Example Inference GmbH"):
+        issued(tenant_with("acme"))
+    client = Client()
+    client.force_login(ensure_operator(username="operator", password="x"))
+    token = "t" * 32
+    cookies = f"Cookie: sessionid={client.cookies['sessionid'].value}; csrftoken={token}"
+    headers = ("--header", cookies, "--header", f"X-CSRFToken: {token}", "--include-path-regex", "^/api/v1/operator/")
+    return check(live_server, folder, *headers, "--checks", CHECKS.removesuffix(",ignored_auth"), *options)
+
+
+def check(live_server: Any, folder: Path, *options: str) -> str:
+    """Fails with what Schemathesis prints."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "control_api.toml")),
-        *("run", f"{live_server.url}/api/v1/openapi.json", "--header", f"Authorization: Bearer {key.text}"),
-        *("--checks", CHECKS, "--seed", "1", "--continue-on-failure", "--no-shrink", "--no-color", *options),
+        *("run", f"{live_server.url}/api/v1/openapi.json"),
+        *("--seed", "1", "--continue-on-failure", "--no-shrink", "--no-color", *options),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
@@ -41,11 +59,21 @@ def check(live_server: Any, folder: Path, *options: str) -> str:
 
 @pytest.mark.django_db(transaction=True)
 def test_random_requests_are_answered_as_the_document_says(live_server: Any, tmp_path: Path) -> None:
-    printed = check(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
-    assert "Tested: 54" in printed, printed[-2000:]
+    printed = check_as_member(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    assert "Tested: 96" in printed, printed[-2000:]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_random_requests_of_operators_are_answered_as_the_document_says(
+    live_server: Any, tmp_path: Path, settings: Any
+) -> None:
+    settings.COMPANY_NAME = "Example Inference GmbH"
+    printed = check_as_operator(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+
+    assert "Tested: 38" in printed, printed[-2000:]
 
 
 @pytest.mark.soak
 @pytest.mark.django_db(transaction=True)
 def test_every_bound_of_the_document_is_tried(live_server: Any, tmp_path: Path) -> None:
-    check(live_server, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "60")
+    check_as_member(live_server, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "60")

@@ -13,9 +13,11 @@ from billing.invoice_models import LineKind, StatementLine
 from billing.services.line_parts import parts_of_line
 from billing.services.month_sums import requests_of_line
 from billing.services.rates import set_exchange_rate
+from billing.services.top_ups import top_up_of
 from dashboard import paging
 from headway.dates import day_named
 from tenants.models import AuditEntry, Plan
+from tenants.services.terms import define_plan, set_plan
 from tests.dashboard.furnished import REQUEST_ID, Furnished, furnish
 from tests.tenants.cast import full_tenant, person, tenant_with
 
@@ -178,3 +180,26 @@ def test_one_who_pays_in_advance_is_told_so(acme: Furnished) -> None:
     acme.tenant.save()
     page = text_of(client_of(acme).get("/t/acme/billing/"))
     assert "You pay in advance" in page and "requests stop where it ends" in page
+
+
+def test_who_pays_in_advance_says_what_it_wants_of_top_ups_and_is_told_that_nothing_charges(acme: Furnished) -> None:
+    assert "Automatic top-ups" not in text_of(client_of(acme).get("/t/acme/billing/"))
+    define_plan(name="prepaid", is_prepaid=True, actor="test")
+    set_plan(tenant=acme.tenant, plan="prepaid", actor="test")
+    client = client_of(acme, "billing")
+    page = text_of(client.get("/t/acme/billing/"))
+    assert "Not wanted" in page and "Nothing is charged by itself yet" in page
+    wanted = {"is_enabled": "on", "threshold_micros": "5", "amount_micros": "20", "monthly_cap_micros": "60"}
+    for wrong in ({"monthly_cap_micros": "19"}, {"amount_micros": "0"}, {"threshold_micros": "-1"}, {"amount_micros": ""}):
+        refused = client.post("/t/acme/billing/top-up/", {**wanted, **wrong})
+        assert refused.status_code == 200 and "field-error" in refused.content.decode(), wrong
+    assert top_up_of(acme.tenant.id) is None
+    assert client.post("/t/acme/billing/top-up/", wanted).status_code == 302
+    page = text_of(client.get("/t/acme/billing/"))
+    assert "$20.00 when less than $5.00 is left, and at most $60.00 in a month" in page
+    entry = AuditEntry.objects.filter(action="balance.set_top_up").latest("id")
+    assert entry.actor == f"user:{acme.people['billing']}"
+    for role in ("viewer", "developer", "admin"):
+        assert client_of(acme, role).post("/t/acme/billing/top-up/", {**wanted, "is_enabled": ""}).status_code in (403, 404)
+    kept = top_up_of(acme.tenant.id)
+    assert kept is not None and kept.is_enabled

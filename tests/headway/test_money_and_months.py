@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.currencies import text_to_minor
 from headway.errors import InvalidInput
-from headway.money import micros_to_usd, micros_up, picos_to_usd, usd_to_micros
+from headway.money import micros_to_usd, micros_up, picos_to_usd, usd_to_micros, usd_to_picos
 from headway.months import (
     day_start,
     midnight,
@@ -104,3 +105,41 @@ def test_pico_dollars_are_shown_exactly(picos: int, usd: str) -> None:
 @pytest.mark.parametrize(("picos", "micros"), [(0, 0), (1, 1), (1_000_000, 1), (1_000_001, 2), (-1, 0), (-1_000_000, -1)])
 def test_micros_are_rounded_up(picos: int, micros: int) -> None:
     assert micros_up(picos) == micros
+
+
+@pytest.mark.parametrize(
+    ("text", "picos"),
+    [("-0.000000000001", -1), ("2.5", 25 * 10**11), ("0", 0), ("1e-12", 1), ("1000", 10**15), ("0e999999999", 0)],
+)
+def test_dollars_are_pico_dollars_exactly_below_zero_too(text: str, picos: int) -> None:
+    assert usd_to_picos(text, param="amount", max_usd=1000) == picos
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ten", "0.0000000000001", "1000.01", "-1001", "nan", "-inf", "1e999999999", "1e-999999999"]
+)
+def test_what_is_no_number_of_pico_dollars_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidInput, match="amount must ") as refused:
+        usd_to_picos(text, param="amount", max_usd=1000)
+    assert refused.value.param == "amount"
+
+
+@pytest.mark.parametrize(
+    "text", ["1e999999999", "-1e999999999", "1e-999999999", "1.0000001", "0.000001" + "0" * 30 + "1", "1" * 5000]
+)
+def test_a_number_beyond_all_bounds_is_refused_as_an_amount_of_micro_dollars(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        usd_to_micros(text, param="amount", max_usd=1000)
+
+
+@pytest.mark.parametrize(("text", "currency", "minor"), [("12.3", "USD", 1230), ("0.01", "EUR", 1), ("1235", "JPY", 1235)])
+def test_an_amount_of_a_currency_is_its_minor_units(text: str, currency: str, minor: int) -> None:
+    assert text_to_minor(text, currency, param="amount") == minor
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.005", "x", "nan", "inf", "1e999999999", "1e-999999999", str(10**13)])
+def test_what_is_no_amount_of_a_currency_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidInput, match="amount is an amount above 0 in USD"):
+        text_to_minor(text, "USD", param="amount")
+    with pytest.raises(InvalidInput):
+        text_to_minor("12.5", "JPY", param="amount")

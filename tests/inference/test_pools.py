@@ -94,7 +94,7 @@ def test_the_brain_holds_each_pool_to_its_own_targets() -> None:
     set_pool(public_id="m", changes={"interactive_inter_token_ms": 20, "min_in_flight": 2}, actor="op")
     host = BrainHost(known(), FakeClock())
     host.refresh_routes()
-    pools = host.brain._pools
+    pools = {model: pools.main for model, pools in host.brain._models.items()}
     assert pools["m"]._load.caps.targets[Tier.INTERACTIVE].inter_token_s == 0.02
     assert pools["other"]._load.caps.targets == dict(DEFAULT_TARGETS)
 

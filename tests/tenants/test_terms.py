@@ -50,6 +50,7 @@ def test_a_new_tenant_has_no_limits_and_the_data_plane_is_told(acme: Tenant) -> 
         "salt_per_key": False,
         "discount_percent": 0,
         "is_prepaid": False,
+        "is_operator": False,
         "limits": [],
     }
 

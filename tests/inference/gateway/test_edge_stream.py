@@ -236,7 +236,7 @@ async def test_tools_take_the_engines_own_way_when_not_streamed(gateway: Gateway
     replica.script(answered(whole))
     answer = await gateway.post(body=basic(tools=[{"type": "function", "function": {"name": "f"}}]))
     assert "stream" not in replica.requests[0].json
-    assert answer.json() == {**whole, "id": answer.json()["id"], "model": "m"}
+    assert answer.json() == {**whole, "id": answer.json()["id"], "model": "m", "system_fingerprint": "fp_v1"}
     record = await gateway.only_record()
     assert (record.end_state, record.completion_tokens, record.finish_reason) == ("done", 3, "tool_calls")
 

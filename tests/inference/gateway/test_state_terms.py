@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from inference.gateway.state import Change, ControlState
-from inference.gateway.tenant_rows import net_price
+from inference.gateway.tenant_rows import Spend, net_price
 from inference.policy.decisions import Limit, LimitKind, Scope, ScopeKind, TenantTerms, Tier, TokenPrice
 from tests.inference.gateway.control_rows import gone, model_row, state_of
 
@@ -124,6 +124,18 @@ def test_rows_carry_terms_prices_and_months_into_a_snapshot() -> None:
     assert again.spend("t1", now_s=NOVEMBER_S)[0].spent_picos == 9
 
 
+def test_what_corrections_changed_of_a_month_is_told_of_each_scope_with_a_budget() -> None:
+    def budget(scope: str, name: str) -> dict[str, object]:
+        return {"scope": scope, "id": name, "kind": "monthly_budget", "value": 5}
+
+    limits = [budget("tenant", "t1"), budget("key", "k1"), budget("key", "k2"), budget("model", "t1/org/tiny")]
+    told: dict[str, Any] = {"raised_picos": "3", "lowered_picos": str(10**25), "keys": {"k1": "5", "k2": "6"}}
+    told |= {"key_changes": {"k1": ["1", "2"]}, "models": {"org/tiny": "4"}, "model_changes": {"org/tiny": ["7", "8"]}}
+    spends = state_of(terms_row(1, limits=limits), month_row(2, **told)).spend("t1", now_s=NOVEMBER_S)
+    changes = [(spend.spent_picos, spend.raised_picos, spend.lowered_picos) for spend in spends]
+    assert changes == [(7, 3, 10**25), (5, 1, 2), (6, 0, 0), (4, 7, 8)]
+
+
 def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_budget() -> None:
     def budget(scope: str, name: str) -> dict[str, object]:
         return {"scope": scope, "id": name, "kind": "monthly_budget", "value": 5}
@@ -138,7 +150,7 @@ def test_spend_is_of_the_month_that_runs_of_the_tenant_and_of_each_scope_with_a_
         Scope(ScopeKind.MODEL, "t1/big"),
     ]
     assert state.spend("t1", now_s=NOVEMBER_S) == [
-        (scope, spent, ends_s) for scope, spent in zip(scopes, (7, 1, 3, 0), strict=True)
+        Spend(scope, spent, ends_s) for scope, spent in zip(scopes, (7, 1, 3, 0), strict=True)
     ]
     assert [spend.spent_picos for spend in state.spend("t1", now_s=ends_s)] == [0, 0, 0, 0]
 

@@ -351,7 +351,7 @@ def test_x10_a_made_up_name_is_refused_by_name(name: str) -> None:
     assert caught.value.param == name
 
 
-@pytest.mark.parametrize("name", ["store", "service_tier", "prediction", "metadata", "prompt_cache_key", "safety_identifier"])
+@pytest.mark.parametrize("name", ["store", "service_tier", "prediction", "metadata", "prompt_cache_key"])
 def test_x10_what_openai_has_and_changes_no_answer_is_ignored(name: str) -> None:
     assert upstream({**CHAT, name: {"a": 1}}) == upstream(CHAT)
 

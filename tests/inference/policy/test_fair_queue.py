@@ -1,4 +1,5 @@
 from collections import Counter
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -9,8 +10,10 @@ from inference.policy.decisions import Ask, Scope, ScopeKind, Tier, TierTargets
 from inference.policy.entry import Entry, Stage
 from inference.policy.fair_queue import FairQueue
 from inference.policy.jain import jain_index
+from inference.policy.pool import Pool
 
 TUNABLES = QueueTunables()
+NO_POOL = cast(Pool, None)
 
 
 class Line:
@@ -35,7 +38,7 @@ class Line:
         self.num_asks += 1
         ask = Ask(f"{tenant}-{self.num_asks}", "m", tenant, key, tier, prompt_tokens, 100, excluded=tried)
         arrival_s = now_s if arrival_s is None else arrival_s
-        entry = Entry(id=ask.id, ask=ask, tier=tier, arrival_s=arrival_s, number=self.num_asks, max_tokens=100)
+        entry = Entry(id=ask.id, ask=ask, tier=tier, arrival_s=arrival_s, number=self.num_asks, max_tokens=100, pool=NO_POOL)
         entry.account = self.queue.account(tenant, tier, self.weights.get(tenant, 1.0))
         entry.line_class = (tried, False)
         entry.stage = Stage.WAITING

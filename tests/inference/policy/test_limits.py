@@ -263,13 +263,51 @@ def test_a_new_month_starts_from_nothing_and_an_old_row_is_not_believed() -> Non
     assert passes(limits, ask("a", 500, 500, price=A_MICRO_A_TOKEN), month_s)
 
 
-def test_a_correction_replaces_what_was_counted() -> None:
+def test_a_month_that_is_lowered_is_counted_lower_at_once_and_no_settlement_is_lost() -> None:
     limits = limiter((ACME, LimitKind.BUDGET, 1000))
-    limits.set_month("acme", spent_picos=900 * PICOS_A_MICRO, ends_s=1e6, now_s=0.0)
-    limits.set_month("acme", spent_picos=400 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0)
-    hit_of(limits, ask("a", 300, 300, price=A_MICRO_A_TOKEN), 1.0)
-    limits.set_month("acme", spent_picos=400 * PICOS_A_MICRO, ends_s=1e6, now_s=1.0, replaces=True)
-    assert passes(limits, ask("a", 300, 300, price=A_MICRO_A_TOKEN), 1.0)
+
+    def tell(spent: int, raised: int = 0, lowered: int = 0) -> None:
+        picos = [each * PICOS_A_MICRO for each in (spent, raised, lowered)]
+        limits.set_month("acme", spent_picos=picos[0], raised_picos=picos[1], lowered_picos=picos[2], ends_s=1e6, now_s=1.0)
+
+    def used() -> int:
+        return next(use.used for use in limits.snapshot().limits)
+
+    tell(700)
+    assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN), 1.0)
+    limits.settle("a", Usage(amount_picos=200 * PICOS_A_MICRO), 1.0)
+    tell(400)  # an older row: nothing is taken off by it
+    assert used() == 900
+    tell(200, lowered=500)
+    assert used() == 400, "200 in the ledger, 200 on their way there"
+    tell(700)
+    assert used() == 400, "what was told late changes nothing"
+    tell(400, lowered=500)
+    limits.acknowledged("acme", 200 * PICOS_A_MICRO)
+    assert used() == 400
+    tell(450, raised=50, lowered=500)
+    tell(440, raised=50, lowered=510)
+    assert used() == 440
+    hit_of(limits, ask("b", 280, 281, price=A_MICRO_A_TOKEN), 1.0)
+    assert passes(limits, ask("b", 280, 280, price=A_MICRO_A_TOKEN), 1.0)
+
+
+def test_what_is_added_and_taken_off_again_hides_no_settlement_that_is_not_in_the_ledger() -> None:
+    limits = limiter((ACME, LimitKind.BUDGET, 1000))
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=0.0)
+    assert passes(limits, ask("a", 100, 100, price=A_MICRO_A_TOKEN))
+    limits.settle("a", Usage(amount_picos=200 * PICOS_A_MICRO), 1.0)
+    more = 300 * PICOS_A_MICRO
+    limits.set_month("acme", spent_picos=0, ends_s=1e6, now_s=1.0, raised_picos=more, lowered_picos=more)
+    assert [use.used for use in limits.snapshot().limits] == [200]
+
+
+def test_a_correction_ends_with_its_month() -> None:
+    limits = limiter((ACME, LimitKind.BUDGET, 1000))
+    month_s = 30 * 86_400.0
+    limits.set_month("acme", spent_picos=0, lowered_picos=500 * PICOS_A_MICRO, ends_s=month_s, now_s=0.0)
+    limits.set_month("acme", spent_picos=100 * PICOS_A_MICRO, ends_s=2 * month_s, now_s=month_s)
+    assert [use.used for use in limits.snapshot().limits] == [100]
 
 
 def test_a_balance_is_never_overdrawn() -> None:

@@ -65,6 +65,7 @@ class LimiterMachine(RuleBasedStateMachine):
         self.charges: dict[str, Charge] = {}
         self.limits: dict[str, tuple[Limit, ...]] = dict.fromkeys(TENANTS, ())
         self.spent = dict.fromkeys(TENANTS, 0)
+        self.raised, self.lowered = dict.fromkeys(TENANTS, 0), dict.fromkeys(TENANTS, 0)
         self.overdrawn: set[tuple[str, Limit]] = set()
         self.month_ends_s = self.now_s + 400.0
         for tenant in TENANTS:
@@ -85,7 +86,7 @@ class LimiterMachine(RuleBasedStateMachine):
         """Spent and reserved."""
         mine = [charge for charge in self.charges.values() if charge.is_of(tenant, limit.scope)]
         return (
-            self.spent[tenant] if at_s < self.month_ends_s else 0,
+            self.spent[tenant] + self.raised[tenant] - self.lowered[tenant] if at_s < self.month_ends_s else 0,
             sum(charge.picos for charge in mine if charge.is_open),
         )
 
@@ -213,7 +214,30 @@ class LimiterMachine(RuleBasedStateMachine):
         if data.draw(st.booleans()) and self.now_s < self.month_ends_s:
             tenant = charge.ask.tenant
             row = data.draw(st.integers(0, self.spent[tenant]))
-            self.limiter.set_month(tenant, spent_picos=row, ends_s=self.month_ends_s, now_s=self.now_s)
+            self.tell_month(tenant, row, self.raised[tenant], self.lowered[tenant])
+
+    def tell_month(self, tenant: str, of_requests: int, raised: int, lowered: int) -> None:
+        self.limiter.set_month(
+            tenant,
+            spent_picos=of_requests + raised - lowered,
+            raised_picos=raised,
+            lowered_picos=lowered,
+            ends_s=self.month_ends_s,
+            now_s=self.now_s,
+        )
+
+    @rule(data=st.data(), tenant=st.sampled_from(TENANTS), share=st.floats(0, 1), more=st.integers(0, 10**9))
+    def correct(self, data: st.DataObject, tenant: str, share: float, more: int) -> None:
+        """The ledger corrects what has been spent, up or down, whatever of it has not come there yet; an old row comes late."""
+        before = (self.raised[tenant], self.lowered[tenant])
+        if data.draw(st.booleans()):
+            self.raised[tenant] += more
+        else:
+            self.lowered[tenant] += int(share * max(0, self.spent[tenant] + before[0] - before[1]))
+        row = data.draw(st.integers(0, self.spent[tenant]))
+        self.tell_month(tenant, row, self.raised[tenant], self.lowered[tenant])
+        if data.draw(st.booleans()):
+            self.tell_month(tenant, data.draw(st.integers(0, self.spent[tenant])), *before)
 
     @rule(data=st.data())
     def undo(self, data: st.DataObject) -> None:
@@ -255,6 +279,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def roll(self) -> None:
         if self.now_s >= self.month_ends_s:
             self.spent = dict.fromkeys(TENANTS, 0)
+            self.raised, self.lowered = dict.fromkeys(TENANTS, 0), dict.fromkeys(TENANTS, 0)
             self.month_ends_s += 2_000_000.0
             for tenant in TENANTS:
                 self.limiter.set_month(tenant, spent_picos=0, ends_s=self.month_ends_s, now_s=self.now_s)

@@ -1,14 +1,17 @@
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.policy.decisions import Ask, Tier
 from inference.policy.entry import Entry
+from inference.policy.pool import Pool
 from inference.policy.waiting_times import Calendar
 
 
 def entry(number: int) -> Entry:
     ask = Ask(str(number), "m", "acme", "k")
-    return Entry(id=ask.id, ask=ask, tier=Tier.STANDARD, arrival_s=0.0, number=number, max_tokens=1)
+    return Entry(id=ask.id, ask=ask, tier=Tier.STANDARD, arrival_s=0.0, number=number, max_tokens=1, pool=cast(Pool, None))
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "due"]), st.floats(0.0, 3.0), st.integers(0, 30)), max_size=60)
