@@ -26,6 +26,7 @@ from inference.node.remote_address import remote_url
 from tests.chaos.test_replica_dies import Ask, join_all, run_all
 from tests.e2e.conftest import TINY
 from tests.e2e.installation import ROOT, WEIGHTS, Installation, eventually, free_port
+from tests.fakes.gateway import until
 
 pytestmark = pytest.mark.soak
 
@@ -181,6 +182,15 @@ def test_each_node_runs_one_replica_in_its_zone_and_both_serve(cell: Cell) -> No
     assert cell.served_by(cell.installation.wait_usage(len(asked))) == set(cell.ready())
 
 
+def test_a_gateway_prefers_its_own_zone_where_that_has_room(cell: Cell) -> None:
+    (near,) = [replica for replica, node in cell.ready().items() if node == "north-1"]
+    before = len(cell.installation.usage())
+    for ask in streams(4):
+        ask.body["max_tokens"] = 5
+        ask.run(cell)  # type: ignore[arg-type]
+    assert cell.served_by(cell.installation.wait_usage(before + 4)[before:]) == {near}
+
+
 def test_a_gateway_of_another_machine_streams_from_it_over_tls(cell: Cell) -> None:
     (replica,) = [replica for replica, node in cell.ready().items() if node == "south-1"]
     cell.south.start_front(cell.installation)
@@ -190,14 +200,16 @@ def test_a_gateway_of_another_machine_streams_from_it_over_tls(cell: Cell) -> No
 
     async def stream() -> tuple[bytes, bool]:
         pool = UpstreamPool(UpstreamTunables(), node_tls=certificates.client_context)
-        asked = json.dumps(body).encode()
+        asked, is_newer_refused = json.dumps(body).encode(), False
         response = await pool.request(url, "POST", "/v1/completions", [("content-type", "application/json")], asked)
         text = await response.read_all(30.0, 10**7)
         try:
             await pool.request(url.replace(f"{replica}-1", f"{replica}-2"), "GET", "/v1/models", [], b"")
         except UpstreamClosed:
-            return text, True
-        return text, False
+            is_newer_refused = True
+        pool.close()
+        await until(lambda: pool.num_open() == 0)
+        return text, is_newer_refused
 
     eventually(lambda: is_listening(cell.south.port), within_s=30, what="the front listens")
     text, is_newer_refused = asyncio.run(stream())
