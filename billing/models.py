@@ -67,6 +67,7 @@ class UsageRecord(models.Model):
             models.Index(fields=("tenant_id", "ended_at"), name="usage_by_tenant_and_time"),
             models.Index(fields=("tenant_id", "billing_month"), name="usage_by_tenant_and_month"),
             models.Index(fields=("replica", "replica_epoch"), name="usage_by_engine"),
+            models.Index(fields=("ended_at",), name="usage_by_time"),
         )
 
     def __str__(self) -> str:

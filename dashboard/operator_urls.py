@@ -8,9 +8,12 @@ from dashboard.views import (
     operator_fleet,
     operator_invoices,
     operator_jobs,
+    operator_pools,
     operator_prices,
     operator_reconciliation,
+    operator_registry,
     operator_reports,
+    operator_rollouts,
     operator_tenants,
 )
 
@@ -18,6 +21,7 @@ T = "tenants/<slug:tenant>/"
 INVOICE = "invoices/<slug:number>/"
 ZONE = "fleet/zones/<str:zone>/"
 REPLICA = "fleet/replicas/<slug:replica>/"
+MODEL = "models/<int:model>/"
 
 urlpatterns = [
     path("", operator_tenants.tenants, name="operator_tenants"),
@@ -34,6 +38,13 @@ urlpatterns = [
     path(T + "resume/", operator_tenants.resume, name="operator_resume"),
     path(T + "plan/", operator_tenants.plan, name="operator_plan"),
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
+    path("models/", operator_registry.models, name="operator_models"),
+    path(MODEL, operator_registry.model, name="operator_model"),
+    path(MODEL + "<slug:label>/retire/", operator_registry.retire, name="operator_retire"),
+    path(MODEL + "rollout/", operator_rollouts.new, name="operator_rollout_new"),
+    path("rollouts/", operator_rollouts.rollouts, name="operator_rollouts"),
+    path("rollouts/<int:number>/", operator_rollouts.rollout, name="operator_rollout"),
+    path("rollouts/<int:number>/<slug:verb>/", operator_rollouts.act, name="operator_rollout_act"),
     path(T + "debit/", operator_tenants.debit, name="operator_debit"),
     path("fleet/", operator_fleet.fleet, name="operator_fleet"),
     path(ZONE, operator_fleet.zone, name="operator_zone"),
@@ -47,6 +58,9 @@ urlpatterns = [
     path(REPLICA + "log/", operator_fleet.log, name="operator_replica_log"),
     path("jobs/", operator_jobs.jobs, name="operator_jobs"),
     path("jobs/<id:entry_id>/again/", operator_jobs.again, name="operator_job_again"),
+    path("pools/", operator_pools.pools, name="operator_pools"),
+    path("pools/<id:pool_id>/", operator_pools.change, name="operator_pool"),
+    path("scaling/", operator_pools.decisions, name="operator_decisions"),
     path("prices/", operator_prices.prices, name="operator_prices"),
     path("prices/new/", operator_prices.new, name="operator_price_new"),
     path("invoices/", operator_invoices.invoices, name="operator_invoices"),

@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from headway.admin_pages import AuditedAdmin, admin_actor
 from headway.errors import HeadwayError
 from inference.models import ControlChange, GatewayFeed, GoldenReference, Model, ModelVersion, NodeHeartbeat, Pool, Replica
+from inference.rollout_models import Rollout, RolloutEvent, VersionPin
 from inference.services.registry import register_model, register_replica, scale
 
 
@@ -94,3 +95,20 @@ class ControlChangeAdmin(AuditedAdmin):
     list_display = ("id", "kind", "key", "at")
     list_filter = ("kind",)
     fields = ("kind", "key", "at")  # payloads hold hashes and salts: not for a page
+
+
+@admin.register(Rollout)
+class RolloutAdmin(AuditedAdmin):
+    list_display = ("id", "model", "from_version", "to_version", "state", "reason", "changed_at")
+    list_filter = ("state", "model")
+
+
+@admin.register(RolloutEvent)
+class RolloutEventAdmin(AuditedAdmin):
+    list_display = ("rollout", "at", "kind", "from_state", "to_state", "actor", "reason")
+    list_filter = ("kind",)
+
+
+@admin.register(VersionPin)
+class VersionPinAdmin(AuditedAdmin):
+    list_display = ("tenant_id", "model", "version", "is_in_force", "created_by", "created_at")

@@ -1,12 +1,16 @@
 """HeadwayError
 ├── NotFound
 │   ├── UnknownModel            fix the model's name
+│   ├── UnknownVersion          fix the version's name
+│   ├── UnknownRollout          fix the rollout's number
+│   ├── UnknownEval             fix the name of the eval set, or the number of the run
 │   ├── UnknownReplica          fix the replica's id
 │   └── UnknownNode, UnknownZone    fix the name
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, ZoneCannotGo
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved, ZoneCannotGo
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── NoRoom                  add a node, raise its bound, or uncordon one
+│   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
 ├── QuotaSpent                  raise the budget, or pay
@@ -28,10 +32,28 @@ class UnknownModel(NotFound):
     code = "model_not_found"
 
 
+class UnknownVersion(NotFound):
+    """Fix the version's name; `manage.py rollout list` and the registry's page name them."""
+
+    code = "version_not_found"
+
+
+class UnknownRollout(NotFound):
+    """Fix the rollout's number; `manage.py rollout list` lists them."""
+
+    code = "rollout_not_found"
+
+
 class UnknownReplica(NotFound):
     """Fix the replica's id; `manage.py status` lists them."""
 
     code = "replica_not_found"
+
+
+class UnknownEval(NotFound):
+    """Fix the name of the eval set, or the number of the run; there is no such one."""
+
+    code = "eval_not_found"
 
 
 class ModelExists(Conflict):
@@ -50,6 +72,18 @@ class IllegalTransition(Conflict):
     """Look again; the replica is not in the state this move starts from."""
 
     code = "illegal_transition"
+
+
+class RolloutOpen(Conflict):
+    """End the model's open rollout first; there is one at a time."""
+
+    code = "rollout_open"
+
+
+class RolloutMoved(Conflict):
+    """Look again; the rollout is not in a state in which that can be done."""
+
+    code = "rollout_moved"
 
 
 class BadWeights(InvalidInput):
@@ -80,6 +114,12 @@ class ZoneCannotGo(Conflict):
     """Add room elsewhere, or force it: without that zone something would not be served."""
 
     code = "zone_cannot_go"
+
+
+class BadEvalSet(InvalidInput):
+    """Fix the file of cases, at the line it names; nothing was imported."""
+
+    code = "bad_eval_set"
 
 
 class NoReplicaReady(Unavailable):

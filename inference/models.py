@@ -4,7 +4,7 @@ import uuid
 
 from django.db import models
 
-from inference import fleet_models  # noqa: F401  tables with a module of their own
+from inference import eval_models, fleet_models  # noqa: F401  tables with a module of their own
 
 
 class Model(models.Model):
@@ -20,9 +20,9 @@ class Model(models.Model):
 
 
 class ModelVersion(models.Model):
-    """Weights plus the engine that runs them, for good: nothing of it changes after it was made.
+    """Weights plus the engine that runs them, for good: nothing of what it computes changes after it was made.
 
-    The one exception is `weights_digest`, which is filled in once when the weights are first staged.
+    `weights_digest` is filled in once, when the weights are first staged; when it retires is said later, too.
     """
 
     model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="versions")
@@ -35,6 +35,9 @@ class ModelVersion(models.Model):
     # [{"prompt": str, "messages": [...], "expect": regex or "", "max_tokens": int}]: see inference/node/golden.py
     golden_prompts = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=200, blank=True)
+    retires_at = models.DateTimeField(null=True, blank=True, help_text="announced: nobody stays on it beyond")
+    retired_at = models.DateTimeField(null=True, blank=True, help_text="it never serves again")
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("model", "number"), name="one_number_per_model"),)
@@ -93,6 +96,7 @@ class Pool(models.Model):
     max_replicas = models.PositiveIntegerField(default=1)
     warm_replicas = models.PositiveIntegerField(default=0, help_text="certified and out of rotation, ready to serve at once")
     idle_before_zero_s = models.PositiveIntegerField(default=900, help_text="without a request, before the last replica goes")
+    hold_limit_s = models.PositiveIntegerField(default=60, help_text="a request waits so long for a pool at zero to wake")
     # What latency each tier is to have; null: the default of inference.policy.brain_tunables.DEFAULT_TARGETS.
     interactive_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
     interactive_inter_token_ms = models.PositiveIntegerField(null=True, blank=True)
@@ -268,3 +272,7 @@ class GatewayFeed(models.Model):
 
 def new_replica_id() -> str:
     return "rep-" + uuid.uuid4().hex[:12]
+
+
+# Django looks for models here.
+from inference.scaling_models import ReplicaStart, ScaleDecision, ScaleMemory, WakeUp  # noqa: E402, F401

@@ -12,8 +12,10 @@ from inference.dispatch.visitor import look_at
 from inference.models import ControlChange, GatewayFeed, Model, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.policy.decisions import Limit, LimitHit, LimitKind, Reason, Refused, RetryKind, Scope, ScopeKind
+from inference.rollout_models import VersionPin
 from inference.services.lease import current_lease
-from inference.services.registry import targets_ms, version_label
+from inference.services.registry import targets_ms
+from inference.services.version_labels import version_label
 
 SEEN_WITHIN = timedelta(seconds=30)
 
@@ -31,7 +33,24 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True)
+class PoolScaling:
+    is_autoscaled: bool
+    min_replicas: int
+    max_replicas: int
+    warm_replicas: int
+    idle_before_zero_s: int
+    hold_limit_s: int
+
+    @property
+    def text(self) -> str:
+        zero = f", to zero after {self.idle_before_zero_s} s" if not self.min_replicas else ""
+        automatic = f"autoscaled {self.min_replicas} to {self.max_replicas}{zero}" if self.is_autoscaled else "set by hand"
+        return automatic + (f", {self.warm_replicas} warm" if self.warm_replicas else "")
+
+
+@dataclass(frozen=True)
 class PoolStatus:
+    scaling: PoolScaling
     min_in_flight: int
     max_in_flight: int
     max_queued: int
@@ -71,6 +90,12 @@ def model_ids() -> list[str]:
 
 def has_model(public_id: str) -> bool:
     return Model.objects.filter(public_id=public_id).exists()
+
+
+def pins_in_force(tenant_id: Any) -> dict[str, str]:
+    """The version a tenant stays on, by model; others go with the stable one."""
+    pins = VersionPin.objects.filter(tenant_id=tenant_id, is_in_force=True, version__retired_at=None)
+    return {pin.model.public_id: version_label(pin.version) for pin in pins.select_related("model", "version").order_by("id")}
 
 
 def fleet_status(now: datetime) -> FleetStatus:
@@ -120,6 +145,7 @@ def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
 def pool_status(pool: Pool) -> PoolStatus:
     targets = targets_of(targets_ms(pool))
     return PoolStatus(
+        scaling=PoolScaling(**{name: getattr(pool, name) for name in PoolScaling.__dataclass_fields__}),
         min_in_flight=pool.min_in_flight,
         max_in_flight=pool.max_in_flight,
         max_queued=pool.max_queued,
@@ -206,6 +232,15 @@ def limit_error_example(kind: str, value: int, scope: str = "tenant") -> tuple[s
     refusal = refusal_of(error_of(Refused("example", Reason.LIMIT, hit.retry_after_s, hit.retry_kind, hit=hit), ""))
     headers = [("content-type", "application/json"), *refusal.all_headers()]
     return f"{refusal.status} Too Many Requests", headers, json.loads(refusal.body())
+
+
+def has_autoscaled_pools() -> bool:
+    return Pool.objects.filter(is_autoscaled=True).exists()
+
+
+def brain_seen_now() -> dict[str, Any] | None:
+    """The same as `brain_seen` where there is no event loop."""
+    return asyncio.run(brain_seen())
 
 
 async def brain_seen() -> dict[str, Any] | None:

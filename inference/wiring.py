@@ -19,6 +19,7 @@ from headway.certificates import Certificates
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import Dispatcher
+from inference.dispatch.wake_desk import WakeDesk
 from inference.gateway.drain import commit_durably
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.feed import Feed, FeedTunables
@@ -168,8 +169,17 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
     """
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
     snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
-    feed = Feed(state, gateway=name, snapshot_path=snapshot, tunables=FeedTunables.from_env(), clock=clock, place=place)
-    dispatcher, brain = (attach if is_worker else host_or_attach)(state, clock, name)
+    desk = WakeDesk(name)  # idle in a process that does not decide
+    feed = Feed(
+        state,
+        gateway=name,
+        snapshot_path=snapshot,
+        tunables=FeedTunables.from_env(),
+        clock=clock,
+        place=place,
+        errand=desk.work,
+    )
+    dispatcher, brain = attach(state, clock, name) if is_worker else host_or_attach(state, clock, name, desk)
     gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
 
     def commit(drafts: list[UsageDraft]) -> None:

@@ -30,6 +30,7 @@ from inference.dispatch.process import DispatcherProcess
 from inference.dispatch.remote import RemoteLink, RemoteTunables
 from inference.dispatch.server import DispatcherServer, ServerTunables
 from inference.dispatch.visitor import look_at
+from inference.dispatch.wake_desk import WakeDesk
 from inference.gateway.drain import DrainTunables, LedgerWriter, commit_durably
 from inference.gateway.feed import Feed, FeedTunables
 from inference.gateway.metrics import Metrics
@@ -113,7 +114,9 @@ def attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dispatcher,
     return dispatcher, AttachedBrain(link, dispatcher, leadership)
 
 
-def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dispatcher, HostedBrain | AttachedBrain]:
+def host_or_attach(
+    state: ControlState, clock: Clock, gateway: str, desk: WakeDesk
+) -> tuple[Dispatcher, HostedBrain | AttachedBrain]:
     """Of a gateway that is one process: it hosts the brain, unless another one of the installation does.
 
     Blocks for up to two seconds. Raises ConfigurationError when it may neither decide nor reach who does.
@@ -136,7 +139,7 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
             )
         log.info("gateway_attaches", reason="another machine has the brain", address=str(elsewhere))
         return attach(state, clock, gateway)
-    host, dispatcher, records = _host(state, clock), Dispatcher(state), lost_records()
+    host, dispatcher, records = _host(state, clock, desk), Dispatcher(state), lost_records()
     server = DispatcherServer(
         host,
         epoch=epoch,
@@ -151,8 +154,8 @@ def host_or_attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dis
     return dispatcher, brain
 
 
-def _host(state: ControlState, clock: Clock) -> BrainHost:
-    return BrainHost(state, clock, brain=brain_tunables_from_env(), tunables=HostTunables.from_env())
+def _host(state: ControlState, clock: Clock, desk: WakeDesk) -> BrainHost:
+    return BrainHost(state, clock, brain=brain_tunables_from_env(), tunables=HostTunables.from_env(), wake_desk=desk)
 
 
 def lost_records() -> LostRecords:
@@ -206,13 +209,14 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
     sys.setswitchinterval(0.0005)
     clock, state, metrics = SystemClock(), ControlState(), Metrics()
     name = f"{settings.NODE_NAME[:30]}-{secrets.token_hex(4)}"
-    chosen = DispatcherSettings.from_env()
+    chosen, desk = DispatcherSettings.from_env(), WakeDesk(name)
     feed = Feed(
         state,
         gateway=f"{DISPATCHER_PREFIX}{name}",
         snapshot_path=settings.HOME.snapshots / SNAPSHOT_NAME,
         tunables=FeedTunables.from_env(),
         clock=clock,
+        errand=desk.work,
     )
     leadership = make_leadership(clock, chosen, name)
     if metrics_port:
@@ -223,7 +227,7 @@ def run_dispatcher(*, metrics_port: int, channel_fd: int | None, patience_s: flo
     records = lost_records()
     process = DispatcherProcess(
         leadership,
-        lambda: _host(state, clock),
+        lambda: _host(state, clock, desk),
         name=name,
         local=local_address(),
         tcp=chosen.listen,

@@ -116,6 +116,7 @@ class Tenant(models.Model):
     )
     time_zone = models.CharField(max_length=64, default="UTC", help_text="whose calendar months budgets are counted by")
     is_operator = models.BooleanField(default=False, help_text="our own account: it may ask for candidates by name")
+    no_shadow = models.BooleanField(default=False, help_text="none of its requests is mirrored to a version that is tried out")
 
     class Meta:
         constraints = (

@@ -38,12 +38,15 @@ def membership_of(user: User, tenant_name: str) -> Membership | None:
 
 
 def tenants_like(query: str, *, is_suspended: bool | None = None) -> QuerySet[Tenant]:
-    """By name; for operators. `query`: a part of the name, or the whole id; blank: all. `is_suspended` None: either."""
+    """By name; for operators. `query`: a part of the name, or the whole id; blank: all customers.
+
+    `is_suspended` None: either.
+    """
     rows = Tenant.objects.select_related("plan").order_by("name")
     if is_suspended is not None:
         rows = rows.filter(suspended_at__isnull=not is_suspended)
     if not query:
-        return rows
+        return rows.filter(is_operator=False)
     try:
         return rows.filter(Q(name__icontains=query) | Q(id=UUID(query)))
     except ValueError:
@@ -285,8 +288,8 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 
 
 def every_tenant_id() -> list[UUID]:
-    """In the order they were made."""
-    return list(Tenant.objects.order_by("created_at", "id").values_list("id", flat=True))
+    """Of customers, in the order they were made: our own account is sent no invoice."""
+    return list(Tenant.objects.filter(is_operator=False).order_by("created_at", "id").values_list("id", flat=True))
 
 
 def newest_audit(*, prefixes: Sequence[str], limit: int) -> list[Any]:

@@ -11,6 +11,9 @@ from billing.services.presenting import carry_out as present_document
 from billing.services.reconcile_runs import KIND as RECONCILIATION
 from billing.services.reconcile_runs import LEASE_S as RECONCILIATION_LEASE_S
 from billing.services.reconcile_runs import carry_out as reconcile
+from inference.services.evals.runs import KIND as EVAL
+from inference.services.evals.working import LEASE_S as EVAL_LEASE_S
+from inference.services.evals.working import carry_on as carry_on_eval
 from tenants.services.webhook_delivery import deliver
 from tenants.services.webhooks import KIND as WEBHOOK
 from workers.services.mail import KIND as MAIL
@@ -21,6 +24,7 @@ EFFECTS: dict[str, Effect] = {
     MAIL: mail_effect(),
     INVOICE: Effect(act=present_document, is_in_database=False, lease_s=120.0),
     EXPORT: Effect(act=carry_on_export, is_in_database=False, lease_s=EXPORT_LEASE_S),
+    EVAL: Effect(act=carry_on_eval, is_in_database=False, lease_s=EVAL_LEASE_S),
     CLOSING: Effect(act=carry_on_closing, is_in_database=False, lease_s=CLOSING_LEASE_S),
     RECONCILIATION: Effect(act=reconcile, is_in_database=False, lease_s=RECONCILIATION_LEASE_S),
     WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),

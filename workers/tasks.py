@@ -6,7 +6,13 @@ from billing.services.exports import forget_old_exports
 from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
+from inference.selectors import brain_seen_now, has_autoscaled_pools
 from inference.services import fleet_sweep
+from inference.services.autoscaling import autoscale_pools
+from inference.services.evals.runs import start_next
+from inference.services.rollouts.ticking import tick
+from inference.services.scale_decisions import forget_old_scaling
+from inference.services.wake_ups import wake_pools
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
@@ -71,12 +77,34 @@ def look_at_balances() -> None:
 
 
 @app.task
+def tick_rollouts() -> None:
+    tick()
+
+
+@app.task
+def sweep_evals() -> None:
+    start_next()
+
+
+@app.task
 def reconcile_ledger() -> None:
     reconcile_today()
 
 
 @app.task
+def wake_sleeping_pools() -> None:
+    wake_pools()
+
+
+@app.task
+def look_at_pools() -> None:
+    if has_autoscaled_pools():
+        autoscale_pools(shown=brain_seen_now())
+
+
+@app.task
 def forget_what_is_old() -> None:
+    forget_old_scaling()
     outbox.forget_done()
     forget_old_exports()
     forget_old_deliveries()

@@ -11,6 +11,7 @@ from django.utils import timezone
 from billing.errors import PriceJump
 from billing.models import Price
 from billing.selectors import prices_in_force
+from billing.services.rating import UnitPrice, unit_price
 from headway.errors import Conflict, InvalidInput
 from headway.money import micros_to_usd
 from inference.selectors import has_model
@@ -24,6 +25,14 @@ UNIT = "per_million_tokens"
 """The only unit a price is given in: dollars (micro-dollars here) for a million tokens."""
 MAX_FACTOR = 100
 """A price that many times what holds, or a part of it, is taken when it is confirmed."""
+
+
+def list_unit_price(model: str, *, tier: str) -> UnitPrice:
+    """What its tokens cost now without a discount: the tier's price, else the one for all, else nothing."""
+    now = timezone.now()
+    found = {price.tier: price for price in prices_in_force(model) if price.effective_from <= now}
+    price = found.get(tier) or found.get("")
+    return unit_price(price) if price is not None else UnitPrice(0, 0, 0)
 
 
 def set_price(

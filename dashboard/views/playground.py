@@ -20,7 +20,7 @@ from tenants.access import Action
 @seated(Action.USE_PLAYGROUND)
 def playground(request: HttpRequest, seat: Seat) -> HttpResponse:
     """`model`, or `preset`: the id of one of the member's or of one that is shared."""
-    models, asked = catalogue(), request.GET.get("preset", "")
+    models, asked = catalogue(seat.tenant.id), request.GET.get("preset", "")
     preset = preset_for(seat.tenant, seat.user, asked) if asked else None
     wanted = preset.model if preset is not None else request.GET.get("model", "")
     chosen = wanted if any(model.id == wanted for model in models) else next((m.id for m in models if m.ready), "")

@@ -20,7 +20,7 @@ from tenants.access import Action, Role
 from tenants.errors import NotAllowed
 from tenants.services.alert_mails import alert_roles, set_alert_roles
 from tenants.services.plan_choice import choose_plan
-from tenants.services.terms import set_limits
+from tenants.services.terms import set_limits, set_shadowing
 
 ALERTS = {
     "key.expiring": "A key ends in 7 days, or in one",
@@ -67,6 +67,16 @@ def alerts(request: HttpRequest, seat: Seat) -> HttpResponse:
         return redirect("settings", seat.tenant.name)
     with telling(request, "Who is told by mail was saved"):
         set_alert_roles(tenant=seat.tenant, roles=form.cleaned_data, actor=seat.actor)
+    return redirect("settings", seat.tenant.name)
+
+
+@require_POST
+@seated(Action.MANAGE_SETTINGS)
+def shadow(request: HttpRequest, seat: Seat) -> HttpResponse:
+    is_allowed = request.POST.get("is_allowed") == "yes"
+    said = "Requests may be mirrored" if is_allowed else "No request of yours is mirrored"
+    with telling(request, f"{said}: gateways know within a second"):
+        set_shadowing(tenant=seat.tenant, is_allowed=is_allowed, actor=seat.actor)
     return redirect("settings", seat.tenant.name)
 
 

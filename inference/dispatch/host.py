@@ -15,6 +15,7 @@ from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from inference.dispatch.mandate import Mandate
 from inference.dispatch.repeats import Repeats
+from inference.dispatch.wake_desk import WakeDesk
 from inference.gateway.idempotency import IdempotencyTunables
 from inference.gateway.state import ControlState, ModelEntry, ReplicaEntry
 from inference.policy.brain import Brain, BrainSnapshot
@@ -24,6 +25,7 @@ from inference.policy.decisions import (
     Ask,
     Decision,
     Ending,
+    Queued,
     RateView,
     Reason,
     Refused,
@@ -45,6 +47,8 @@ _MIN_TIMER_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class HostTunables:
+    cannot_wake_s: float = 5.0
+    """After nobody could start anything for a pool at zero: how long those who come are refused at once."""
     positions_s: float = 1.0
     """How often those who wait are told where they stand."""
     months_s: float = 30.0
@@ -155,7 +159,12 @@ class BrainHost:
         brain: BrainTunables | None = None,
         routing: RoutingTunables | None = None,
         tunables: HostTunables | None = None,
+        wake_desk: WakeDesk | None = None,
     ) -> None:
+        """`wake_desk`: whom pools at zero are told to; without one, their requests are refused."""
+        self._desk = wake_desk
+        if wake_desk is not None:
+            wake_desk.on_failed = lambda model, why: self._hop(lambda: self._cannot_wake(model, why))
         self._routing, self._tunables = routing or RoutingTunables(), tunables or HostTunables()
         self.brain = Brain(brain or BrainTunables(), lambda _model: Router(self._routing))
         self._state, self._clock = state, clock
@@ -269,7 +278,20 @@ class BrainHost:
         if repeated is not None:
             self.act([repeated])
             return
-        self.act(self.brain.submit(ask, self.now_s()))
+        decisions = self.brain.submit(ask, self.now_s())
+        self.act(decisions)
+        if decisions and type(decisions[-1]) is Queued and decisions[-1].reason is Reason.WAKING:
+            self._ask_for_wake_ups()
+
+    def _ask_for_wake_ups(self) -> None:
+        if self._desk is not None:
+            for model in self.brain.waiting_to_wake():
+                self._desk.want(model)
+
+    def _cannot_wake(self, model: str, why: str) -> None:
+        log.warning("pool_not_woken", model=model, reason=why)
+        now_s = self.now_s()
+        self.act(self.brain.cannot_wake(model, until_s=now_s + self._tunables.cannot_wake_s, now_s=now_s))
 
     def wait_again(self, ask: Ask, *, waited_s: float) -> None:
         """Of one that was restored."""
@@ -341,6 +363,8 @@ class BrainHost:
     def _refresh_model(self, model: ModelEntry, now_s: float) -> None:
         targets = self._tunables.targets or model.targets
         self.brain.set_pool(model.public_id, max_queued=model.max_queued, targets=targets, now_s=now_s)
+        hold_limit_s = model.hold_limit_s if self._desk is not None else 0.0
+        self.brain.set_waking(model.public_id, hold_limit_s=hold_limit_s, start_s=model.start_s)
         specs = [self._spec(replica, model) for replica in self._state.replicas(model.public_id)]
         self.act(self.brain.set_replicas(model.public_id, specs, now_s, model.versions))
 
@@ -418,6 +442,7 @@ class BrainHost:
         waiting = self.brain.positions(now_s)
         if waiting:
             self.act([*waiting])
+            self._ask_for_wake_ups()
         if now_s >= self._next_months_s:
             self._next_months_s = now_s + self._tunables.months_s
             self.refresh_months([terms.tenant for terms in self._state.all_terms() if terms.limits])

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from inference.policy.autoscale_view import shown
 from inference.policy.brain import BrainSnapshot
 from inference.policy.decisions import Tier
+from inference.policy.demand import DemandView
 from inference.policy.limit_views import LimiterSnapshot
 from inference.policy.pool import PoolSnapshot
 
@@ -18,6 +20,7 @@ def observed(snapshot: BrainSnapshot) -> dict[str, Any]:
         "leaked_slots": snapshot.limits.running - snapshot.in_flight,
         "limits": _limits(snapshot.limits),
         "pools": {model: _pool(pool) for model, pool in snapshot.pools.items()},
+        "scaling": {model: shown(pool, snapshot.demand.get(model, DemandView())) for model, pool in snapshot.pools.items()},
     }
 
 

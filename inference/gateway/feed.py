@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -68,7 +69,10 @@ class Feed:
         tunables: FeedTunables,
         clock: Clock,
         place: Place | None = None,
+        errand: Callable[[bool], None] = lambda is_database_there: None,
     ) -> None:
+        """`errand`: what else needs the database, after every round; told whether it is there. It is quick."""
+        self._errand = errand
         self._state = state
         self._place = place or Place()
         self._gateway = gateway
@@ -123,6 +127,10 @@ class Feed:
             while not self._is_stopping.is_set():
                 is_fine = self._survive(self._round)
                 self._save_snapshot()
+                if is_fine:
+                    is_fine = self._survive(partial(self._errand, True))
+                else:
+                    self._errand(False)
                 pause_s = self._tunables.poll_s if is_fine else min(pause_s * 2, self._tunables.max_backoff_s)
                 self._is_stopping.wait(pause_s)
             self._save_snapshot(at_once=True)

@@ -93,6 +93,8 @@ class ModelEntry:
     max_queued: int
     min_in_flight: int
     targets: Mapping[Tier, TierTargets]
+    hold_limit_s: float = 0.0
+    start_s: float = 0.0
     versions: Versions | None = None
     """None: nothing was told of them, and all replicas that are ready serve."""
     shadow: Shadow = NO_SHADOW
@@ -142,6 +144,8 @@ class _Model(msgspec.Struct, frozen=True):
     min_in_flight: int = 1
     targets_ms: dict[str, int | None] = {}
     versions: VersionsRow | None = None
+    hold_limit_s: float = 0.0
+    start_s: float = 0.0
 
 
 class _Replica(msgspec.Struct, frozen=True):
@@ -173,7 +177,7 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
 }
 
 
-_MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight")
+_MODEL_FIELDS = ("pool", "version", "max_in_flight", "max_queued", "min_in_flight", "hold_limit_s", "start_s")
 
 # Gone would mean without limits, free, unspent: what was known before is nearer to the truth.
 _KEPT_WHEN_UNREADABLE = frozenset({"terms", "price", "month", "balance"})

@@ -26,11 +26,11 @@ from inference.node.tools import Tools
 from inference.node.watchdog import Watchdog
 from inference.node.weight_files import Staged
 from inference.services.node import Desired, ReferenceKey
+from inference.services.replicas import HELD
 
 log = structlog.get_logger(__name__)
 _S = ReplicaState
 NOTE_EVERY_S = 1.0
-HELD = " (not tried again by itself)"
 WARM_REASON = "certified, kept out of rotation"
 # Beyond the engine's own --shutdown-timeout, before its session is killed.
 TERM_MARGIN_S = 5.0

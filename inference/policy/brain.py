@@ -15,6 +15,7 @@ from inference.policy.decisions import (
     Ask,
     Decision,
     Ending,
+    Granted,
     LimitHit,
     Queued,
     RateView,
@@ -29,6 +30,7 @@ from inference.policy.decisions import (
     TierTargets,
     Usage,
 )
+from inference.policy.demand import Demand, DemandView
 from inference.policy.entry import Entry, Stage
 from inference.policy.jain import ServiceWindow
 from inference.policy.limit_views import LimiterSnapshot
@@ -50,6 +52,8 @@ class BrainSnapshot:
     """Restored requests that run although a limit or a replica was full, or on a replica that nobody knows."""
     limits: LimiterSnapshot
     pools: dict[str, PoolSnapshot] = field(default_factory=dict)
+    demand: dict[str, DemandView] = field(default_factory=dict)
+    """By model."""
 
 
 class Brain:
@@ -65,6 +69,7 @@ class Brain:
         self._blocked: dict[tuple[str, Scope], dict[Pool, None]] = {}  # where somebody waits for a slot of a tenant's scope
         self._overcommitted: set[str] = set()
         self._num_entries = 0
+        self._demand: defaultdict[str, Demand] = defaultdict(Demand)
 
     # What holds
 
@@ -98,6 +103,19 @@ class Brain:
         pools.forget_idle()
         self._list_pools()
         return decisions
+
+    def set_waking(self, model: str, *, hold_limit_s: float, start_s: float) -> None:
+        """As the pool's. A model that is not served is no error."""
+        if model in self._models:
+            self._models[model].set_waking(hold_limit_s=hold_limit_s, start_s=start_s)
+
+    def waiting_to_wake(self) -> list[str]:
+        """Models that serve nothing, for which somebody waits and something is to be started."""
+        return [model for model, pools in self._models.items() if pools.main.waits_to_wake]
+
+    def cannot_wake(self, model: str, *, until_s: float, now_s: float) -> list[Decision]:
+        pools = self._models.get(model)
+        return [] if pools is None else self._told(pools.main.cannot_wake(until_s, now_s))
 
     def set_terms(self, terms: TenantTerms, now_s: float) -> list[Decision]:
         """Raises ValueError for a weight that is not above 0."""
@@ -170,6 +188,7 @@ class Brain:
         pool = pools.place(ask)
         if entry is None:
             entry = self._new_entry(ask, pool, arrival_s=now_s)
+            self._demand[ask.model].asked(entry.tier, ask.work_tokens, now_s)
         entry.ask, entry.max_tokens = ask, reserved
         return self._told(pool.ask(entry, now_s))
 
@@ -177,6 +196,8 @@ class Brain:
         """One that does not run is no error. May make room: look at `next_event_s`."""
         entry = self._entries.get(id)
         if entry is not None:
+            if entry.stage is Stage.RUNNING and not entry.has_begun:
+                self._demand[entry.ask.model].first_token(entry.tier, now_s - entry.arrival_s)
             entry.pool.first_token(entry, now_s)
 
     def progress(self, id: str, completion_tokens: int, now_s: float) -> None:  # noqa: A002
@@ -329,6 +350,7 @@ class Brain:
             overcommitted=len(self._overcommitted),
             limits=self._limiter.snapshot(),
             pools=pools,
+            demand={model: demand.view(now_s) for model, demand in self._demand.items() if model in self._models},
         )
 
     # Inside
@@ -405,12 +427,15 @@ class Brain:
         )
 
     def _told(self, decisions: list[Decision]) -> list[Decision]:
-        """Who is refused is forgotten."""
+        """Who is refused is forgotten; what a grant finds cached is no work."""
         for decision in decisions:
             if type(decision) is Refused:
                 entry = self._entries.get(decision.id)
                 if entry is not None:
                     self._forget(entry)
+            elif type(decision) is Granted:
+                ask = self._entries[decision.id].ask
+                self._demand[ask.model].granted(ask.work_tokens, decision.predicted_cached_tokens)
         return decisions
 
     def _forget(self, entry: Entry) -> None:
@@ -424,6 +449,7 @@ class Brain:
             self._list_pools()
         if pools.is_dropped and pools.is_idle() and not any(entry.ask.model == model for entry in self._entries.values()):
             del self._models[model]
+            self._demand.pop(model, None)
             self._list_pools()
 
     def check_invariants(self, now_s: float) -> None:

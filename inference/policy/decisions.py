@@ -109,6 +109,7 @@ class Reason(StrEnum):
     # Waiting: what for.
     ALL_BUSY = "all_busy"
     NO_REPLICA = "no_replica"
+    WAKING = "waking"  # nothing serves, and a replica is started for those who wait
     CONCURRENCY = "concurrency"  # its tenant's, key's or model's requests at once
     PARKED = "parked"
     # Refused.

@@ -25,6 +25,7 @@ class ModelPools:
         self._leaving: dict[str, Pool] = {}  # that serve no longer; what runs there runs on
         self._targets: Mapping[Tier, TierTargets] = {}
         self._max_queued = 0
+        self._hold_limit_s = self._start_s = 0.0
 
     def __iter__(self) -> Iterator[Pool]:
         yield from self._serving.values()
@@ -40,6 +41,11 @@ class ModelPools:
         for pool in self._serving.values():
             pool.set_targets(targets, max_queued=max_queued)
         self._targets, self._max_queued, self.is_dropped = targets, max_queued, False
+
+    def set_waking(self, *, hold_limit_s: float, start_s: float) -> None:
+        """As a pool's. It is the stable version that is woken: it takes over from every other."""
+        self._hold_limit_s, self._start_s = hold_limit_s, start_s
+        self._main.set_waking(hold_limit_s=hold_limit_s, start_s=start_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """Who waits is refused, what runs runs on."""
@@ -118,6 +124,8 @@ class ModelPools:
             pool.set_targets(self._targets, max_queued=self._max_queued)
         for pool in self:
             pool.stand_in = None if pool is self._main else self._main
+            is_woken = pool is self._main
+            pool.set_waking(hold_limit_s=self._hold_limit_s if is_woken else 0.0, start_s=self._start_s if is_woken else 0.0)
 
     def _label_of_main(self) -> str:
         return _ALL if self._versions is None else self._versions.stable
@@ -161,4 +169,7 @@ def _sum(seen: list[PoolSnapshot]) -> PoolSnapshot:
         caps={name: cap for each in seen for name, cap in each.caps.items()},
         long_prefills=sum(each.long_prefills for each in seen),
         parked=sum(each.parked for each in seen),
+        replicas={name: view for each in seen for name, view in each.replicas.items()},
+        waiting_tokens=sum(each.waiting_tokens for each in seen),
+        targets=seen[0].targets,
     )

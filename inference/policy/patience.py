@@ -1,4 +1,5 @@
-"""How long a request of a pool waits for what: a free slot, a replica that comes back, a restart; and when it is in vain."""
+"""How long a request of a pool waits for what: a free slot, a replica that comes back, a restart, a pool at zero that is woken;
+and when it is in vain."""
 
 from math import inf
 
@@ -6,6 +7,7 @@ from inference.policy.brain_tunables import BrainTunables
 from inference.policy.decisions import Ask, Reason
 from inference.policy.entry import Entry
 from inference.policy.routing import Router
+from inference.policy.waking import Waking
 
 
 class Patience:
@@ -17,6 +19,7 @@ class Patience:
         self._is_holding = False  # until `looks` has seen that the hold is over
         self.is_served = True
         """Replicas may come."""
+        self.waking = Waking()
 
     # The moment after the last replica has gone
 
@@ -47,6 +50,8 @@ class Patience:
             at_s = since_s + (self._tunables.failure_news_s if why is Reason.ALL_TRIED else self._tunables.restart_wait_s)
         elif entry.has_begun:
             at_s = since_s + self._tunables.parked_timeout_s
+        elif self.waking.is_under_way:
+            at_s = since_s + self.waking.hold_limit_s
         else:
             at_s = since_s + self._queue_timeout_s[entry.tier] if entry.ask.deadline_s is None else inf
         return at_s if entry.has_begun or entry.ask.deadline_s is None else min(at_s, entry.ask.deadline_s)
@@ -63,8 +68,10 @@ class Patience:
         why = self._router.hopeless(ask)
         if why is None or (ask.waits_for_restart and self.is_served):
             return None  # of those who wait for a restart, their time decides
+        if why is Reason.NO_REPLICA and self.waking.may(now_s):
+            return None
         return why if why is Reason.ALL_TRIED or now_s >= self._hold_until_s else None
 
     def why_expired(self, entry: Entry) -> Reason:
-        why = self._router.hopeless(entry.ask) if entry.ask.waits_for_restart else None
+        why = self._router.hopeless(entry.ask) if entry.ask.waits_for_restart or self.waking.is_under_way else None
         return why or (Reason.QUEUE_TIMEOUT if entry.ask.deadline_s is None else Reason.DEADLINE)

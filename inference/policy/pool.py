@@ -32,7 +32,7 @@ from inference.policy.jain import ServiceWindow
 from inference.policy.limits import Limiter
 from inference.policy.patience import Patience
 from inference.policy.pool_load import PoolLoad
-from inference.policy.routing import Choice, Router
+from inference.policy.routing import Choice, ReplicaView, Router
 from inference.policy.served import Served, usage_so_far
 from inference.policy.waiting_times import WaitingTimes
 
@@ -56,6 +56,10 @@ class PoolSnapshot:
     parked: int = 0
     """Since the start."""
     jain_index: float = 1.0
+    replicas: dict[str, ReplicaView] = field(default_factory=dict)
+    waiting_tokens: int = 0
+    """Of the prompts of those who wait."""
+    targets: Mapping[Tier, TierTargets] = field(default_factory=dict)
     versions: dict[str, VersionSnapshot] = field(default_factory=dict)
     """By label, where the model's versions are told of."""
 
@@ -104,11 +108,27 @@ class Pool:
             self.router.set_cap(replica, cap)
         if had_any and not self._load.num_usable:
             self._patience.hold(now_s)
+        if self._patience.waking.is_under_way and self._load.num_usable:
+            self._has_woken()
         self._forgive(fresh, now_s)
 
     def look_again(self, now_s: float) -> list[Decision]:
         """What those who wait get of other replicas than before."""
         return self._refuse_in_vain(now_s) + self.promote(now_s)
+
+    def set_waking(self, *, hold_limit_s: float, start_s: float) -> None:
+        """How long requests wait for this pool to wake, when nothing serves; 0: they are refused."""
+        self._patience.waking.set(hold_limit_s=hold_limit_s, start_s=start_s)
+
+    @property
+    def waits_to_wake(self) -> bool:
+        """Somebody waits, and something is to be started for him."""
+        return self._patience.waking.is_under_way and self.queue.num_waiting > 0
+
+    def cannot_wake(self, until_s: float, now_s: float) -> list[Decision]:
+        """Nobody starts anything: who waits for that, and who comes until then, is refused."""
+        self._patience.waking.cannot(until_s)
+        return [] if self._load.num_usable else self._refuse_in_vain(now_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """It serves no longer: who waits is refused, what runs runs on."""
@@ -309,6 +329,9 @@ class Pool:
             caps=self._load.caps.caps(),
             long_prefills=self._load.long_prefills,
             parked=self._load.parking.num_parked,
+            replicas=self.router.snapshot(now_s).replicas,
+            waiting_tokens=sum(entry.ask.work_tokens for entry in self.queue.entries()),
+            targets=self._load.caps.targets,
         )
 
     # Steps of asking
@@ -346,6 +369,8 @@ class Pool:
 
     def _wait(self, entry: Entry, now_s: float) -> Decision:
         entry.stage = Stage.WAITING
+        if not self._load.num_usable and self._patience.waking.may(now_s):
+            self._patience.waking.begin(now_s)
         self.queue.add(entry, now_s)
         self.served.had_to_wait(entry, now_s)
         place = self.queue.place(entry)
@@ -367,6 +392,12 @@ class Pool:
         self._times.leaves(entry)
         entry.expires_s = at_s
         self._times.waits(entry)
+
+    def _has_woken(self) -> None:
+        """From now on who waits does so for a slot."""
+        self._patience.waking.is_awake()
+        for entry in list(self.queue.entries()):
+            self._expires_at(entry, max(entry.expires_s, self._patience.expires_s(entry, entry.asked_s)))
 
     def _forgive(self, fresh: frozenset[str], now_s: float) -> None:
         """Another engine has failed nobody: who had tried the one before it may try it, and has time for that."""
@@ -400,12 +431,14 @@ class Pool:
 
     def _waits_for(self, entry: Entry) -> Reason:
         if not self._load.num_usable:
-            return Reason.NO_REPLICA
+            return Reason.WAKING if self._patience.waking.is_under_way else Reason.NO_REPLICA
         if self.queue.is_blocked(entry):
             return Reason.CONCURRENCY
         return Reason.PARKED if entry.is_parked else Reason.ALL_BUSY
 
     def _predicted_wait_s(self, place: Place, now_s: float) -> float:
+        if not self._load.num_usable and self._patience.waking.is_under_way:
+            return self._patience.waking.left_s(now_s)
         wait_s = self.router.predicted_wait_s(place.prefill_tokens_ahead, place.position - 1, now_s)
         return wait_s if isfinite(wait_s) else self._tunables.queue_timeout_s
 

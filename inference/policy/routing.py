@@ -37,6 +37,10 @@ class ReplicaView:
     cached_blocks: int
     is_usable: bool
     is_ejected: bool
+    kv_used_ratio: float | None = None
+    """As its agent said last."""
+    seen_s_ago: float | None = None
+    """Since its agent said anything; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +348,8 @@ class Router:
             cached_blocks=self._prefix.blocks_of(replica.id),
             is_usable=replica.is_usable,
             is_ejected=record is not None and record.is_ejected,
+            kv_used_ratio=replica.frame.kv_used_ratio,
+            seen_s_ago=None if replica.frame_s == float("-inf") else now_s - replica.frame_s,
         )
 
     def check_invariants(self, now_s: float) -> None:

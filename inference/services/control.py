@@ -7,6 +7,8 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
                                   addresses (CIDR; []: any), tier_ceiling ("": the plan's), is_disabled}
     member   key = "<tenant id>/<user id>"  {role}; no row: not a member (or switched off), whose keys and tickets are refused
     model    key = public id     {created (unix s), pool, version, max_in_flight, min_in_flight, max_queued,
+                                  hold_limit_s (a request waits so long for the pool to wake; 0: it is not woken),
+                                  start_s (what a start usually takes),
                                   targets_ms: {"<tier>_ttft_ms" | "<tier>_inter_token_ms": ms}: those that are no default,
                                   versions: {stable, candidate (label or null), candidate_share_ppm, shadow_share_ppm,
                                   shadow_max_usd_micros_left, salt (the rollout's id), pinned: [labels]}; absent: all

@@ -11,7 +11,7 @@ from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.launchers.node_agents import wanted_by_node
 from inference.models import NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.policy.decisions import Tier
 from inference.services import control
+from inference.services.replica_starts import usual_start_s
 from inference.services.replicas import publish_replica
+from inference.services.rollouts.split import versions_payload
+from inference.services.version_labels import version_label
 from inference.services.version_spec import VersionSpec
 from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
@@ -36,7 +39,7 @@ def register_model(
                 model=model, name=f"{public_id[:50]}-{secrets.token_hex(3)}", max_in_flight=max_in_flight, max_queued=max_queued
             )
             if version is not None:
-                _add_version(model=model, pool=pool, spec=version)
+                _add_version(model=model, pool=pool, spec=version, actor=actor)
             publish_model(pool)
             record_audit(actor=actor, action="model.register", target=public_id, after={"version": version is not None})
     except IntegrityError:
@@ -59,13 +62,13 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
     spec.check()
     pool = pool_of(public_id)
     with transaction.atomic():
-        version = _add_version(model=pool.model, pool=pool, spec=spec)
+        version = _add_version(model=pool.model, pool=pool, spec=spec, actor=actor)
         publish_model(pool)
         record_audit(actor=actor, action="version.register", target=str(version), after={"weights": spec.weights_uri})
     return version
 
 
-def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion:
+def _add_version(*, model: Model, pool: Pool, spec: VersionSpec, actor: str) -> ModelVersion:
     last = model.versions.order_by("-number").first()
     version = ModelVersion.objects.create(
         model=model,
@@ -75,6 +78,7 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec) -> ModelVersion
         engine_args=spec.engine_args,
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
+        created_by=actor[:200],
     )
     if pool.version is None:
         pool.version = version
@@ -88,6 +92,7 @@ def targets_ms(pool: Pool) -> dict[str, int | None]:
 
 
 def publish_model(pool: Pool) -> None:
+    """Call it inside the transaction that changes the pool, its rollout or who is pinned to what."""
     control.publish(
         kind="model",
         key=pool.model.public_id,
@@ -98,13 +103,12 @@ def publish_model(pool: Pool) -> None:
             "max_in_flight": pool.max_in_flight,
             "min_in_flight": pool.min_in_flight,
             "max_queued": pool.max_queued,
+            "hold_limit_s": pool.hold_limit_s if pool.is_autoscaled and pool.version is not None else 0,
+            "start_s": usual_start_s(pool),
             "targets_ms": {name: value for name, value in targets_ms(pool).items() if value is not None},
+            **versions_payload(pool),
         },
     )
-
-
-def version_label(version: ModelVersion | None) -> str:
-    return f"v{version.number}" if version else ""
 
 
 def pool_of(public_id: str) -> Pool:

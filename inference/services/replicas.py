@@ -7,11 +7,15 @@ from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import TRANSITIONS, NodeHeartbeat, Replica, ReplicaState
 from inference.node.remote_address import remote_url
 from inference.services import control
+from inference.services.replica_starts import note_move
+from inference.services.version_labels import version_label
 
 _S = ReplicaState
 # From most to least worth keeping.
 LIVE_STATES = (_S.READY, _S.WARM, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQUESTED, _S.DRAINING, _S.FAILED)
 MAX_REASON_CHARS = 1000
+HELD = " (not tried again by itself)"
+"""How the reason of a failure ends that trying again cannot mend: somebody has to act."""
 
 
 def advance(
@@ -43,6 +47,7 @@ def advance(
                 raise IllegalTransition(f"replica {replica_id} is not wanted any more")
             raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
         replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
+        note_move(replica=replica, to=to, at=replica.changed_at)
         publish_replica(replica)
     return replica
 
@@ -57,8 +62,6 @@ def _remote_url(replica: Replica) -> str:
 
 def publish_replica(replica: Replica) -> int:
     """Tell the data plane; a replica that was stopped is gone for it. Returns the change's id."""
-    from inference.services.registry import version_label
-
     gone = replica.state == ReplicaState.STOPPED
     payload = {
         "model": replica.pool.model.public_id,

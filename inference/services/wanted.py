@@ -4,6 +4,7 @@ The one place that makes Replica rows, lets them go, and moves them between serv
 (an operator's `scale`, the autoscaler, a rollout) calls `want`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django.db import transaction
@@ -34,19 +35,28 @@ class Change:
         return not (self.added or self.removed or self.woken or self.rested)
 
 
-def want(*, pool: Pool, version: ModelVersion, serving: int, warm: int = 0, node: str = "") -> Change:
+def want(
+    *,
+    pool: Pool,
+    version: ModelVersion,
+    serving: int,
+    warm: int = 0,
+    node: str = "",
+    in_flight: Mapping[str, int] | None = None,
+) -> Change:
     """Make the version's managed replicas be `serving` in rotation and `warm` beside it. Raises InvalidInput.
 
     Warm ones go into rotation before new ones are asked for, and replicas are taken out of rotation before others are
-    started to stand by. Those furthest from serving are let go first; every one that serves is drained. New ones go to
-    the live node with the fewest (zones evened out first), or to `node` where no agent has reported yet. One that leaves
-    for another (services/moving.py) does not count: the other one does.
+    started to stand by. Those furthest from serving are let go first, of those alike the one with the fewest requests
+    (`in_flight`, by replica, where it is known); every one that serves is drained. New ones go to the live node with the
+    fewest (zones evened out first), or to `node` where no agent has reported yet. One that leaves for
+    another (services/moving.py) does not count: the other one does.
     """
     if serving < 0 or warm < 0 or serving + warm > MAX_REPLICAS:
         raise InvalidInput(f"replicas must lie between 0 and {MAX_REPLICAS}", param="replicas")
     with transaction.atomic():
         Pool.objects.select_for_update().get(pk=pool.pk)  # one at a time a pool
-        kept, removed = _split(_wanted_of(pool, version), serving + warm)
+        kept, removed = _split(_wanted_of(pool, version, in_flight), serving + warm)
         AGENTS.drain(removed)
         woken, rested = _place_in_rotation(kept, serving)
         num_serving = sum(1 for replica in kept if not replica.is_standby)
@@ -64,12 +74,13 @@ def wanted_counts(pool: Pool, version: ModelVersion) -> tuple[int, int]:
     return len(replicas) - warm, warm
 
 
-def _wanted_of(pool: Pool, version: ModelVersion) -> list[Replica]:
-    """Nearest to serving first; among those alike, in rotation before standing by, the oldest first."""
+def _wanted_of(pool: Pool, version: ModelVersion, in_flight: Mapping[str, int] | None = None) -> list[Replica]:
+    """Nearest to serving first; among those alike in rotation before standing by, the busiest first, then the oldest."""
+    busy = in_flight or {}
     rows = Replica.objects.filter(pool=pool, version=version, is_wanted=True, state__in=LIVE_STATES, replaced_by="")
     rows = rows.exclude(node="")
     key = {replica.id: _NEAREST_TO_SERVING[ReplicaState(replica.state)] for replica in rows}
-    return sorted(rows, key=lambda replica: (key[replica.id], replica.is_standby, replica.created_at, replica.id))
+    return sorted(rows, key=lambda row: (key[row.id], row.is_standby, -busy.get(row.id, 0), row.created_at, row.id))
 
 
 def _split(replicas: list[Replica], count: int) -> tuple[list[Replica], list[Replica]]:

@@ -78,3 +78,23 @@ def bursts(load: TenantLoad, *, every_s: float, burst: int, count: int, rng: Ran
 
 def _around(mean: int, rng: Random) -> int:
     return max(1, round(mean * rng.uniform(0.5, 1.5)))
+
+
+def like_code(*, requests_per_s: float, seconds: float, rng: Random, content_block_tokens: int = 512) -> Workload:
+    """Of the shape of Azure's code trace at ten times its speed: silence, and bursts of a few seconds at many times the mean.
+
+    Prompts of 1,500 tokens in the median and of up to 7,400; answers of 13 in the median and of up to 400.
+    """
+    mean_gap_s, mean_burst_s = 4.0, 2.5
+    within_s = requests_per_s * (mean_gap_s + mean_burst_s) / mean_burst_s
+    arrivals: list[Arrival] = []
+    at_s = rng.expovariate(1 / mean_gap_s)
+    while at_s < seconds:
+        end_s = min(seconds, at_s + rng.expovariate(1 / mean_burst_s))
+        rate = within_s * rng.choice((0.4, 0.6, 1.0, 2.0))
+        while (at_s := at_s + rng.expovariate(rate)) < end_s:
+            prompt_tokens = min(7400, max(16, int(rng.lognormvariate(7.3, 0.9))))
+            output_tokens = min(400, max(1, int(rng.lognormvariate(2.6, 1.2))))
+            arrivals.append(Arrival(at_s, prompt_tokens, output_tokens, tenant="bursts"))
+        at_s = end_s + rng.expovariate(1 / mean_gap_s)
+    return Workload(tuple(arrivals), content_block_tokens)

@@ -43,6 +43,15 @@ class Workload:
         factor = self.rate_per_s / requests_per_s
         return replace(self, arrivals=tuple(replace(arrival, at_s=arrival.at_s * factor) for arrival in self.arrivals))
 
+    def laps(self, count: int) -> "Workload":
+        """The same again and again, without a pause."""
+        pause_s = 1.0 / self.rate_per_s if self.rate_per_s else 0.0
+        lap_s = self.span_s + pause_s
+        return replace(
+            self,
+            arrivals=tuple(replace(one, at_s=one.at_s + lap * lap_s) for lap in range(count) for one in self.arrivals),
+        )
+
     def first(self, count: int) -> "Workload":
         return replace(self, arrivals=self.arrivals[:count])
 

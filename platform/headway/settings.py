@@ -113,6 +113,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 8
 CELERY_TIMEZONE = "UTC"
 OUTBOX_SWEEP_S = env.seconds("HEADWAY_OUTBOX_SWEEP_S", 2.0, at_least=0.1)
+AUTOSCALE_S = env.seconds("HEADWAY_AUTOSCALE_S", 5.0, at_least=1.0)
 CELERY_BEAT_SCHEDULE = {
     "outbox": {"task": "workers.tasks.sweep_outbox", "schedule": OUTBOX_SWEEP_S},
     "fleet": {"task": "workers.tasks.look_after_fleet", "schedule": 2.0},
@@ -124,7 +125,11 @@ CELERY_BEAT_SCHEDULE = {
     "grants": {"task": "workers.tasks.sweep_grants", "schedule": 60.0},
     "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
     "faults of balances": {"task": "workers.tasks.look_at_balances", "schedule": 60.0},
+    "rollouts": {"task": "workers.tasks.tick_rollouts", "schedule": 5.0},
+    "evals": {"task": "workers.tasks.sweep_evals", "schedule": 30.0},
     "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
+    "wake-ups": {"task": "workers.tasks.wake_sleeping_pools", "schedule": 1.0},
+    "autoscaler": {"task": "workers.tasks.look_at_pools", "schedule": AUTOSCALE_S},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
 
@@ -163,6 +168,7 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
 API_URL = PUBLIC_API_URL or local_url(GATEWAY_HOST, GATEWAY_PORT)
+EVAL_API_URL = env.text("HEADWAY_EVAL_API_URL", "").rstrip("/") or API_URL
 CONTENT_SECURITY_POLICY = content_security(API_URL)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"

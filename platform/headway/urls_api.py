@@ -2,13 +2,15 @@
 
 from django.urls import path, re_path
 
-from billing.api.routes import OF_OPERATORS
-from billing.api.routes import OF_TENANT as OF_BILLING
+from billing.api import routes as billing
+from inference.api import routes as inference
 from tenants.api import document, errors, members, tenants
 from tenants.api.urls import OF_TENANT as OF_TENANTS
 
-OF_TENANT = OF_TENANTS | OF_BILLING
+OF_TENANT = OF_TENANTS | billing.OF_TENANT | inference.OF_TENANT
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+OF_OPERATORS = billing.OF_OPERATORS | inference.OF_OPERATORS
+"""Below `operator/`: every one is an OperatorView (a test walks them all)."""
 
 urlpatterns = [
     path("openapi.json", document.Document.as_view(), name="api-schema"),

@@ -98,6 +98,13 @@ def _budget_reached(tenant: str, data: Mapping[str, Any]) -> tuple[str, str, str
 
 
 def _model_retiring(tenant: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
+    if "version" in data:
+        text = (
+            f"{tenant} stays on version {data['version']} of {data['model']}. "
+            f"It is served until {_utc(data['retires_at'])}.\n"
+            "From then on its requests are answered by the version that is stable. Try that before: let go of the pin."
+        )
+        return f"Version {data['version']} of {data['model']} retires", text, f"/t/{tenant}/models/"
     text = (
         f"The model {data['model']}, which {tenant} has used, is served until {_utc(data['retires_at'])}.\n"
         "After that requests for it are refused. The catalogue lists what else there is."

@@ -11,6 +11,7 @@ from headway.errors import InvalidInput
 from headway.money import PICOS_A_MICRO, picos_to_usd
 from headway.months import month_of
 from inference.selectors import has_model
+from inference.services.rollouts.retiring import set_retirement, tenants_pinned_to
 from tenants.models import ApiKey, EventType, LimitKind, Tenant, WebhookEndpoint
 from tenants.selectors import LimitInForce, lineages, terms_in_force
 from tenants.services.alert_mails import tell_alert
@@ -61,6 +62,19 @@ def announce_retirement(*, model: str, retires_at: datetime, actor: str) -> int:
         data = {"model": model, "retires_at": at}
         told += tell_alert(tenant, EventType.MODEL_RETIRING, occasion, data, by_mail=tenant.id in users)
     record_audit(actor=actor, action="model.announce_retirement", target=model[:200], after={"retires_at": at, "told": told})
+    return told
+
+
+def announce_version_retirement(*, model: str, version: str, retires_at: datetime, actor: str) -> int:
+    """A version goes on that day; every tenant that stays on it is told. Returns how many.
+
+    Raises UnknownModel, UnknownVersion, InvalidInput (a version that is stable or in a rollout does not retire).
+    """
+    found = set_retirement(public_id=model, label=version, retires_at=retires_at, actor=actor)
+    at, told = retires_at.isoformat(), 0
+    for tenant in Tenant.objects.filter(id__in=tenants_pinned_to(found)).order_by("id"):
+        occasion = f"version.retiring:{model[:150]}:{version}:{at}"
+        told += tell_alert(tenant, EventType.MODEL_RETIRING, occasion, {"model": model, "version": version, "retires_at": at})
     return told
 
 

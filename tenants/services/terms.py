@@ -14,7 +14,7 @@ from billing.services.usage_days import rebuild_days
 from billing.services.usage_rows import wait_for_writers
 from headway.errors import InvalidInput
 from headway.months import zone_named
-from inference.selectors import has_model
+from inference.selectors import has_model, pins_in_force
 from inference.services import control
 from tenants.errors import NotAllowed, UnknownKey, UnknownPlan
 from tenants.models import ApiKey, Limit, Plan, Tenant, Tier
@@ -176,11 +176,32 @@ def publish_terms(terms: TermsInForce, tenant: Tenant) -> None:
         "discount_percent": terms.discount_percent,
         "is_prepaid": terms.is_prepaid,
         "is_operator": tenant.is_operator,
+        "pins": pins_in_force(tenant.id),
+        "no_shadow": tenant.no_shadow,
         "limits": [{"scope": limit.scope, "id": limit.id, "kind": limit.kind, "value": limit.value} for limit in terms.limits],
     }
     control.publish(kind="terms", key=str(tenant.id), payload=payload)
     if terms.is_prepaid:
         tell_balance(tenant.id)
+
+
+def publish_terms_of(tenant: Tenant) -> None:
+    """As they are now. Call it with the tenant held."""
+    publish_terms(terms_in_force(tenant), tenant)
+
+
+def set_shadowing(*, tenant: Tenant, is_allowed: bool, actor: str) -> None:
+    """May requests of the tenant be mirrored to a version that is tried out? Their texts are never kept, nor billed twice."""
+    with transaction.atomic():
+        hold_tenant(tenant)
+        if tenant.no_shadow == (not is_allowed):
+            return
+        tenant.no_shadow = not is_allowed
+        tenant.save(update_fields=["no_shadow"])
+        publish_terms_of(tenant)
+        record_audit(
+            actor=actor, action="tenant.set_shadowing", target=tenant.name, tenant=tenant, after={"is_allowed": is_allowed}
+        )
 
 
 def _tell(tenant: Tenant, before: TermsInForce, *, action: str, actor: str) -> TermsInForce:

@@ -1,8 +1,11 @@
+from datetime import UTC, datetime
+
 import pytest
 
+from billing.services.closing import close_all
 from inference.models import ControlChange
 from tenants.models import Tenant
-from tenants.selectors import terms_in_force
+from tenants.selectors import tenants_like, terms_in_force
 from tenants.services.operations import OPERATIONS_NAME, operations_tenant
 from tenants.services.tenants import create_tenant
 
@@ -22,3 +25,11 @@ def test_a_customer_who_took_its_name_gets_none_of_its_rights() -> None:
     ours = operations_tenant(actor="test")
     assert ours != customer and ours.is_operator
     assert not Tenant.objects.get(id=customer.id).is_operator
+
+
+def test_it_is_not_among_the_customers_and_is_sent_no_invoice() -> None:
+    ours, acme = operations_tenant(actor="test"), create_tenant(name="acme", actor="test")
+    assert list(tenants_like("")) == [acme]
+    assert list(tenants_like("operations")) == [ours], "whoever looks for it finds it"
+    closing = close_all("2026-01", actor="test", now=datetime(2026, 3, 1, tzinfo=UTC))
+    assert {closed.statement.tenant_id for closed in closing.closed} == {acme.id}

@@ -51,6 +51,8 @@ def test_a_new_tenant_has_no_limits_and_the_data_plane_is_told(acme: Tenant) -> 
         "discount_percent": 0,
         "is_prepaid": False,
         "is_operator": False,
+        "pins": {},
+        "no_shadow": False,
         "limits": [],
     }
 

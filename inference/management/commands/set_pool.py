@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 from headway.command import HeadwayCommand, actor
 from headway.tables import table
 from inference.selectors import PoolStatus, pool_status
-from inference.services.pools import BOUNDS, set_pool
+from inference.services.pools import BOUNDS, SCALING, set_pool
 from inference.services.registry import TARGET_FIELDS, pool_of
 
 DEFAULT = "default"
@@ -15,7 +15,7 @@ DEFAULT = "default"
 class Command(HeadwayCommand):
     help = (
         "How a model's pool is run: requests at once on a replica (the batch cap moves between the two bounds), requests "
-        "that may wait, and the latency each tier is to have. What is not given stays. Prints what holds."
+        "that may wait, the latency each tier is to have, how many replicas serve. What is not given stays. Prints what holds."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,11 +23,18 @@ class Command(HeadwayCommand):
         parser.add_argument("--min-in-flight", type=int, help="the batch cap goes no lower")
         parser.add_argument("--max-in-flight", type=int, help="requests at once on one replica, at most")
         parser.add_argument("--max-queued", type=int, help="requests that may wait in front of the pool")
+        parser.add_argument("--autoscale", choices=("on", "off"), help="whether the autoscaler says how many serve")
+        parser.add_argument("--min", type=int, dest="min_replicas", help="replicas that serve, at least; 0: may go to zero")
+        parser.add_argument("--max", type=int, dest="max_replicas", help="and at most")
+        parser.add_argument("--warm", type=int, dest="warm_replicas", help="replicas beside them, ready to serve at once")
+        parser.add_argument("--idle-before-zero", type=int, dest="idle_before_zero_s", metavar="S", help="without a request")
+        parser.add_argument("--hold-limit", type=int, dest="hold_limit_s", metavar="S", help="a request waits for a start")
         for name in TARGET_FIELDS:
             parser.add_argument(f"--{name.replace('_', '-')}", type=_milliseconds, help=f"or '{DEFAULT}'", metavar="MS")
 
-    def handle(self, *, model: str, json: bool, **options: Any) -> None:
-        given = {name: options[name] for name in (*BOUNDS, *TARGET_FIELDS) if options[name] is not None}
+    def handle(self, *, model: str, json: bool, autoscale: str | None, **options: Any) -> None:
+        options["is_autoscaled"] = None if autoscale is None else autoscale == "on"
+        given = {name: options[name] for name in (*BOUNDS, *SCALING, *TARGET_FIELDS) if options[name] is not None}
         changes = {name: None if value == DEFAULT else value for name, value in given.items()}
         pool = set_pool(public_id=model, changes=changes, actor=actor()) if changes else pool_of(model)
         status = pool_status(pool)
@@ -46,4 +53,4 @@ def _milliseconds(text: str) -> int | str:
 def _text(status: PoolStatus) -> str:
     rows = [[tier, f"{target['ttft_ms']} ms", f"{target['inter_token_ms']} ms"] for tier, target in status.targets.items()]
     bounds = f"{status.min_in_flight} to {status.max_in_flight} requests at once on a replica, {status.max_queued} may wait"
-    return f"{bounds}\n\n" + table(["tier", "time to first token", "between tokens"], rows)
+    return f"{bounds}\nreplicas: {status.scaling.text}\n\n" + table(["tier", "time to first token", "between tokens"], rows)

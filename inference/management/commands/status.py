@@ -7,7 +7,7 @@ from headway.command import HeadwayCommand
 from headway.tables import table
 from inference.selectors import FleetStatus, ModelStatus, fleet_status
 
-POOL_COLUMNS = ["pool of", "at once", "may wait", "interactive", "standard", "batch (first token/between)"]
+POOL_COLUMNS = ["pool of", "at once", "may wait", "interactive", "standard", "batch (first token/between)", "replicas"]
 COLUMNS = ["model", "version", "ready", "replica", "where", "state", "for", "reason"]
 
 
@@ -49,7 +49,7 @@ def _node_row(node: dict[str, Any]) -> list[object]:
 def _pool_row(model: ModelStatus) -> list[object]:
     pool = model.pool
     targets = [f"{target['ttft_ms']}/{target['inter_token_ms']} ms" for target in pool.targets.values()]
-    return [model.id, f"{pool.min_in_flight}-{pool.max_in_flight}", pool.max_queued, *targets]
+    return [model.id, f"{pool.min_in_flight}-{pool.max_in_flight}", pool.max_queued, *targets, pool.scaling.text]
 
 
 def _rows(model: ModelStatus) -> list[list[object]]:

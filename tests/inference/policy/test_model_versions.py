@@ -178,7 +178,7 @@ def test_a_rollback_serves_those_who_wait_for_the_candidate_by_the_stable_versio
     cell.at(2.0)
     told = cell.turn(turned, spec("a", "v1", 1), spec("b", "v2", 1))
     assert not ids(told, Refused) and not ids(told)
-    served = []
+    served: list[str] = []
     for _ in waiting:
         served += ids(cell.end(first_of_stable.id if not served else served[-1]))
     assert served == [one.id for one in waiting]

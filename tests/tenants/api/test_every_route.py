@@ -12,11 +12,10 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.account_models import BillingAccount
-from billing.api.routes import OF_OPERATORS
 from billing.services.credit_notes import issue_credit_note
 from billing.services.exports import KIND as EXPORT
 from billing.services.exports import export_requests
-from headway.urls_api import OF_TENANT, urlpatterns
+from headway.urls_api import OF_OPERATORS, OF_TENANT, urlpatterns
 from inference.models import ControlChange
 from tenants.access import OF_ROLE, OF_SCOPE, Action, Role, Scope, actions_of_key, allows
 from tenants.api.base import TenantView
@@ -103,7 +102,9 @@ def action_of(view: type[TenantView], method: str) -> Action | None:
 def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
     open_to_nobody_in_particular = {"openapi.json", "docs/", "tenants/", "invitations/accept/", "^.*$"}
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
-    known |= {f"operator/{rest}" for rest in OF_OPERATORS}  # tests/billing/api/test_operator_routes.py
+    known |= {
+        f"operator/{rest}" for rest in OF_OPERATORS
+    }  # test_operator_routes.py of billing, test_rollout_api.py of inference
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
         assert issubclass(view, TenantView)

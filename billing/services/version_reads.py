@@ -1,0 +1,81 @@
+"""What two versions of a model did in the same time, as the ledger has it: counts, and samples of their latency."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, F, Q, QuerySet
+
+from billing.models import Attempt, UsageRecord
+
+FAILED_BY_REPLICA = ("engine_error", "engine_died", "deadline")
+"""Endings of attempts that are the replica's fault, whatever became of their requests."""
+MAX_SAMPLES = 2000
+"""Of each version: beyond, every so manieth record is read, over the whole time."""
+
+
+@dataclass(frozen=True)
+class VersionUse:
+    requests: int = 0
+    """However they ended."""
+    answered: int = 0
+    failed: int = 0
+    """Attempts, those that were made up for by another replica among them."""
+    too_long: int = 0
+    """Of those answered: finish reason length."""
+    ttft_ms: tuple[float, ...] = ()
+    inter_token_ms: tuple[float, ...] = ()
+    """Both in ascending order."""
+
+
+def use_of_versions(
+    *, model: str, replicas: Mapping[str, Collection[str]], since: datetime, without: Collection[UUID] = ()
+) -> dict[str, VersionUse]:
+    """By version, of requests that began and ended since then. `replicas`: ids, by version; `without`: tenants left out."""
+    rows = UsageRecord.objects.filter(model=model, version__in=replicas, ended_at__gte=since, started_at__gte=since)
+    if without:
+        rows = rows.exclude(tenant_id__in=without)
+    done = Q(end_state="done")
+    counted = rows.values("version").annotate(
+        requests=Count("id"),
+        answered=Count("id", filter=done),
+        too_long=Count("id", filter=done & Q(finish_reason="length")),
+        measured=Count("id", filter=_MEASURED),
+    )
+    by_version: dict[str, Any] = {row["version"]: row for row in counted.order_by("version")}
+    return {
+        version: _use(by_version.get(version, {}), rows.filter(version=version), _failed(ids, since))
+        for version, ids in replicas.items()
+    }
+
+
+_MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=False)
+
+
+def _failed(replicas: Collection[str], since: datetime) -> int:
+    rows = Attempt.objects.filter(replica__in=replicas, ending__in=FAILED_BY_REPLICA)
+    return rows.filter(ended_at__gte=since, started_at__gte=since).count()
+
+
+def _use(counted: Mapping[str, Any], rows: QuerySet[UsageRecord], failed: int) -> VersionUse:
+    if not counted:
+        return VersionUse(failed=failed)
+    every = max(1, math.ceil(counted["measured"] / MAX_SAMPLES))
+    sample = rows.filter(_MEASURED).annotate(part=F("id") % every).filter(part=0)
+    first, pace = [], []
+    for ttft_ms, total_ms, tokens in sample.values_list("ttft_ms", "total_ms", "completion_tokens"):
+        assert ttft_ms is not None, "those without one are left out"
+        first.append(float(ttft_ms))
+        if tokens > 1 and total_ms > ttft_ms:
+            pace.append((total_ms - ttft_ms) / (tokens - 1))
+    return VersionUse(
+        requests=counted["requests"],
+        answered=counted["answered"],
+        failed=failed,
+        too_long=counted["too_long"],
+        ttft_ms=tuple(sorted(first)),
+        inter_token_ms=tuple(sorted(pace)),
+    )

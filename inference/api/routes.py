@@ -1,0 +1,29 @@
+"""What inference adds to the API (`headway.urls_api` puts it together)."""
+
+from typing import Any
+
+from inference.api import operator_pools, rollouts, versions
+
+OF_TENANT = {"pins/": versions.Pins}
+"""Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+
+_ROLLOUT = "rollouts/<id:rollout_id>/"
+
+OF_OPERATORS: dict[str, Any] = {
+    "pools/": operator_pools.Pools,
+    "pools/<id:pool_id>/": operator_pools.OnePool,
+    "scaling/": operator_pools.Decisions,
+    "versions/": versions.Versions,
+    "versions/retirements/": versions.Retirements,
+    "tenants/<slug:tenant>/pins/": versions.OperatorPins,
+    "rollouts/": rollouts.Rollouts,
+    _ROLLOUT: rollouts.OneRollout,
+    _ROLLOUT + "events/": rollouts.RolloutEvents,
+    _ROLLOUT + "start/": rollouts.StartRollout,
+    _ROLLOUT + "pause/": rollouts.PauseRollout,
+    _ROLLOUT + "resume/": rollouts.ResumeRollout,
+    _ROLLOUT + "promote/": rollouts.PromoteRollout,
+    _ROLLOUT + "roll-back/": rollouts.RollBackRollout,
+    _ROLLOUT + "abort/": rollouts.AbortRollout,
+}
+"""Below `operator/`: every one is an OperatorView (a test walks them all)."""

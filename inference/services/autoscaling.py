@@ -1,0 +1,119 @@
+"""The autoscaler's tick: what the dispatcher shows, through the policy, to `want`. Thin: policy/autoscale.py decides.
+
+Any number of beats and workers may call it: a look is taken by moving the pool's memory row on, so one of them decides.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from headway.errors import InvalidInput
+from inference.models import Pool, Replica, ReplicaState
+from inference.policy.autoscale import Decision, PoolSeen, decide
+from inference.policy.autoscale_tunables import AutoscaleTunables, ScaleBounds
+from inference.policy.autoscale_view import seen_of
+from inference.services.autoscale_memory import begin_look, keep
+from inference.services.scale_decisions import record_decision
+from inference.services.wanted import want, wanted_counts
+
+log = structlog.get_logger(__name__)
+TUNABLES = AutoscaleTunables()
+
+
+def autoscale_pools(
+    *, shown: Mapping[str, Any] | None, now: datetime | None = None, tunables: AutoscaleTunables = TUNABLES
+) -> int:
+    """Look at every pool that is autoscaled. `shown`: what the dispatcher shows; None: it does not answer.
+
+    Returns how many pools are to have another number of replicas than before.
+    """
+    now = now or timezone.now()
+    pools = Pool.objects.filter(is_autoscaled=True, version__isnull=False).select_related("model", "version").order_by("id")
+    return sum(_autoscale(pool, shown, now, tunables) for pool in pools)
+
+
+def _autoscale(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables: AutoscaleTunables) -> bool:
+    with transaction.atomic():
+        memory = begin_look(pool=pool, now=now)
+        if memory is None:
+            return False
+        total, others = _serving(pool)
+        decision, memory = decide(
+            _seen(pool, shown, total),
+            memory,
+            _bounds(pool, others),
+            serving=total,
+            now_s=now.timestamp(),
+            tunables=tunables,
+        )
+        keep(pool=pool, memory=memory)
+        in_flight = _in_flight(pool, shown)
+        reached, problem = _carry_out(pool, decision, others=others, in_flight=in_flight)
+        record_decision(
+            pool=pool,
+            before=total,
+            desired=reached,
+            reason=decision.why.value,
+            at=now,
+            evidence=decision.evidence,
+            problem=problem,
+        )
+    if reached != total:
+        log.info("pool_scaled", pool=pool.name, before=total, desired=reached, reason=decision.why.value)
+    return reached != total
+
+
+def _serving(pool: Pool) -> tuple[int, int]:
+    """Managed replicas wanted in rotation: of all versions, and of those that are not the stable one."""
+    rows = Replica.objects.filter(pool=pool, is_wanted=True, is_standby=False).exclude(node="")
+    rows = rows.exclude(state=ReplicaState.STOPPED)
+    return rows.count(), rows.exclude(version=pool.version).count()
+
+
+def _bounds(pool: Pool, others: int) -> ScaleBounds:
+    """While another version serves, the stable one keeps a replica, and nothing goes to zero: a rollout is under way."""
+    least = max(pool.min_replicas, others + 1) if others else pool.min_replicas
+    return ScaleBounds(least, max(pool.max_replicas, least), float(pool.idle_before_zero_s))
+
+
+def _seen(pool: Pool, shown: Mapping[str, Any] | None, serving: int) -> PoolSeen | None:
+    pool_shown = _of_pool(pool, shown)
+    if shown is None or pool_shown is None:
+        return None
+    return seen_of(pool_shown, serving=serving, clock=f"{shown.get('holder', '')}/{shown.get('epoch', '')}")
+
+
+def _of_pool(pool: Pool, shown: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if shown is None else shown.get("scaling", {}).get(pool.model.public_id)
+
+
+def _in_flight(pool: Pool, shown: Mapping[str, Any] | None) -> dict[str, int]:
+    of_pool = _of_pool(pool, shown) or {}
+    return {replica: one["in_flight"] for replica, one in of_pool.get("replicas", {}).items()}
+
+
+def _carry_out(pool: Pool, decision: Decision, *, others: int, in_flight: dict[str, int]) -> tuple[int, str]:
+    """(how many are wanted now, why not more). Where there is no room for all, as many as there is room for."""
+    assert pool.version is not None
+    stable, warm = decision.desired - others, pool.warm_replicas
+    now_serving, now_warm = wanted_counts(pool, pool.version)
+    problem = ""
+    while True:
+        try:
+            want(pool=pool, version=pool.version, serving=stable, warm=warm, in_flight=in_flight)
+            break
+        except InvalidInput as error:
+            problem = error.message
+            if warm > now_warm:
+                warm -= 1  # who serves comes first
+            elif stable > now_serving:
+                stable -= 1
+            else:
+                return now_serving + others, problem
+    if pool.desired_replicas != stable:
+        Pool.objects.filter(pk=pool.pk).update(desired_replicas=stable)
+    return stable + others, problem

@@ -1,0 +1,245 @@
+"""Read runs: as lists, in figures, and two side by side."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Case as SqlCase
+from django.db.models import IntegerField, OuterRef, QuerySet, Subquery, Value, When
+from django.utils import timezone
+
+from headway.errors import NotFound
+from headway.money import picos_to_usd
+from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSample, EvalSet, EvalState
+from inference.evals.scores import Interval, Paired, mcnemar, paired_difference, wilson
+from inference.models import Model, ModelVersion, Pool
+from inference.services.evals.gates import paired_counts
+from inference.services.evals.sets import set_label
+from inference.services.registry import version_label
+
+MAX_TAGS_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of two runs on the cases that both have answered."""
+
+    new: EvalRun
+    old: EvalRun
+    paired: Paired
+    difference: Interval
+    """The new one's score less the old one's; 95 %."""
+    p_value: float
+    """McNemar's, exact."""
+
+    @property
+    def is_regression(self) -> bool:
+        return self.difference.high < 0
+
+    @property
+    def is_improvement(self) -> bool:
+        return self.difference.low > 0
+
+
+@dataclass(frozen=True)
+class TagScore:
+    tag: str
+    passed: int
+    cases: int
+    score: Interval
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of a run as far as it is."""
+
+    score: Interval
+    """95 %, Wilson."""
+    checks_passed: int
+    checks: int
+    tags: list[TagScore]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A case in two runs."""
+
+    sample: EvalSample
+    other: EvalSample
+
+    @property
+    def change(self) -> str:
+        if self.sample.has_passed != self.other.has_passed:
+            return "better" if self.sample.has_passed else "worse"
+        return ""
+
+
+def eval_sets() -> QuerySet[EvalSet]:
+    return EvalSet.objects.order_by("-id")
+
+
+def eval_set_with(set_id: int) -> EvalSet:
+    """Raises NotFound."""
+    found = EvalSet.objects.filter(pk=set_id).first() if 0 < set_id < 2**63 else None
+    if found is None:
+        raise NotFound(f"there is no eval set with the id {set_id}")
+    return found
+
+
+def eval_runs(*, model: str = "", eval_set: EvalSet | None = None) -> QuerySet[EvalRun]:
+    """Newest first."""
+    rows = EvalRun.objects.select_related("eval_set", "model", "version").order_by("-id")
+    if model:
+        rows = rows.filter(model__public_id=model)
+    return rows if eval_set is None else rows.filter(eval_set=eval_set)
+
+
+def eval_gates(model: str = "") -> QuerySet[EvalGate]:
+    rows = EvalGate.objects.select_related("model", "eval_set").order_by("model__public_id", "eval_set__name")
+    return rows.filter(model__public_id=model) if model else rows
+
+
+def gate_with(gate_id: int) -> EvalGate:
+    """Raises NotFound."""
+    found = eval_gates().filter(pk=gate_id).first() if 0 < gate_id < 2**63 else None
+    if found is None:
+        raise NotFound(f"there is no eval gate with the id {gate_id}")
+    return found
+
+
+def version_labels(model: str) -> list[str]:
+    """Newest first."""
+    numbers = ModelVersion.objects.filter(model__public_id=model).order_by("-number")
+    return [version_label(version) for version in numbers]
+
+
+def models_and_versions() -> list[tuple[str, list[str]]]:
+    """Every model's, by its public id."""
+    found: dict[str, list[str]] = {
+        public_id: [] for public_id in Model.objects.order_by("public_id").values_list("public_id", flat=True)
+    }
+    for version in ModelVersion.objects.select_related("model").order_by("-number"):
+        found[version.model.public_id].append(version_label(version))
+    return list(found.items())
+
+
+def baseline_of(run: EvalRun) -> EvalRun | None:
+    """What it is held against: the set's baseline on its model, else the newest run of the stable version. Not itself."""
+    rows = eval_runs().filter(eval_set=run.eval_set_id, model=run.model_id, state=EvalState.DONE).exclude(pk=run.pk)
+    marked = rows.filter(is_baseline=True).first()
+    if marked is not None or run.is_baseline:
+        return marked
+    stable = Pool.objects.filter(model=run.model_id).values_list("version", flat=True).first()
+    return rows.filter(version=stable).first() if stable is not None and stable != run.version_id else None
+
+
+def compared(new: EvalRun, old: EvalRun) -> Comparison:
+    """Raises InvalidInput for runs of different sets."""
+    paired = paired_counts(new, old)
+    return Comparison(new, old, paired, paired_difference(paired), mcnemar(paired))
+
+
+def held_against_baseline(run: EvalRun) -> Comparison | None:
+    """None: it is not done, or there is nothing to hold it against."""
+    old = baseline_of(run) if run.state == EvalState.DONE else None
+    return compared(run, old) if old is not None else None
+
+
+def figures_of(run: EvalRun) -> Figures:
+    rows = EvalSample.objects.filter(run=run).values_list("has_passed", "checks", "case__content__tags")
+    checks_passed, checks, tags = 0, 0, dict[str, list[bool]]()
+    for has_passed, results, named in rows.iterator(chunk_size=1000):
+        checks_passed += sum(1 for result in results if result["has_passed"])
+        checks += len(results)
+        for tag in named or []:
+            tags.setdefault(tag, []).append(has_passed)
+    scores = [TagScore(tag, sum(each), len(each), wilson(sum(each), len(each))) for tag, each in tags.items()]
+    scores.sort(key=lambda score: (-score.cases, score.tag))
+    return Figures(wilson(run.passed, run.cases_done), checks_passed, checks, scores[:MAX_TAGS_SHOWN])
+
+
+def samples_of(run: EvalRun, *, outcome: str = "") -> QuerySet[EvalSample]:
+    """Those that failed first. `outcome`: passed, failed, error; blank: all."""
+    rows = EvalSample.objects.filter(run=run).select_related("case").order_by("has_passed", "case__position")
+    match outcome:
+        case "passed":
+            return rows.filter(has_passed=True)
+        case "failed":
+            return rows.filter(has_passed=False)
+        case "error":
+            return rows.exclude(error="")
+    return rows
+
+
+def changed_first(new: EvalRun, old: EvalRun) -> QuerySet[EvalSample]:
+    """The new run's samples of cases that both answered: worse ones, then better ones, failed twice, passed twice."""
+    theirs = EvalSample.objects.filter(run=old, case=OuterRef("case")).values("has_passed")[:1]
+    order = SqlCase(
+        When(has_passed=False, old_passed=True, then=Value(0)),
+        When(has_passed=True, old_passed=False, then=Value(1)),
+        When(has_passed=False, then=Value(2)),
+        default=Value(3),
+        output_field=IntegerField(),
+    )
+    rows = EvalSample.objects.filter(run=new).select_related("case").annotate(old_passed=Subquery(theirs))
+    return rows.exclude(old_passed=None).annotate(change=order).order_by("change", "case__position")
+
+
+def side_by_side(samples: list[EvalSample], old: EvalRun) -> list[Side]:
+    """With the other run's of the same cases."""
+    others = {each.case_id: each for each in EvalSample.objects.filter(run=old, case__in=[each.case_id for each in samples])}
+    return [Side(sample, others[sample.case_id]) for sample in samples]
+
+
+def wall_s(run: EvalRun, now: datetime | None = None) -> float:
+    """From its first request on."""
+    ended_at = run.ended_at or now or timezone.now()
+    return max(0.0, (ended_at - run.started_at).total_seconds()) if run.started_at else 0.0
+
+
+def run_values(run: EvalRun) -> dict[str, Any]:
+    """Plain, for programs."""
+    return {
+        "id": run.id,
+        "eval_set": set_label(run.eval_set),
+        "model": run.model.public_id,
+        "version": version_label(run.version),
+        "state": run.state,
+        "reason": run.reason,
+        "is_open": run.state in OPEN_EVALS,
+        "is_baseline": run.is_baseline,
+        "concurrency": run.concurrency,
+        "cases": run.cases_total,
+        "cases_done": run.cases_done,
+        "passed": run.passed,
+        "errors": run.errors,
+        "score": run.score,
+        "score_low": run.score_low,
+        "score_high": run.score_high,
+        "prompt_tokens": run.prompt_tokens,
+        "completion_tokens": run.completion_tokens,
+        "cost_usd": picos_to_usd(run.cost_picos),
+        "wall_s": round(wall_s(run), 1),
+        "created_at": run.created_at.isoformat(),
+        "created_by": run.created_by,
+        "started_at": run.started_at.isoformat() if run.started_at else None,
+        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
+    }
+
+
+def comparison_values(found: Comparison) -> dict[str, Any]:
+    return {
+        "run": found.new.id,
+        "against": found.old.id,
+        "cases": found.paired.cases,
+        "both_passed": found.paired.both,
+        "only_run_passed": found.paired.only_new,
+        "only_against_passed": found.paired.only_old,
+        "neither_passed": found.paired.neither,
+        "difference": found.difference.value,
+        "difference_low": found.difference.low,
+        "difference_high": found.difference.high,
+        "p_value": found.p_value,
+        "is_regression": found.is_regression,
+        "is_improvement": found.is_improvement,
+    }

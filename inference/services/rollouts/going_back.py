@@ -1,0 +1,83 @@
+"""The way back: the candidate gets nothing more at once, then it is drained and let go.
+
+Of a rollout that was promoted the old version serves again first: its replicas stand by warm, and only when they are in
+rotation does it become the stable one.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from inference.models import Pool
+from inference.rollout_models import Rollout, RolloutState
+from inference.services.rollouts.fleet import fleet_of, settle_fleet, settle_stable
+from inference.services.rollouts.moves import SYSTEM, move, say
+from inference.services.rollouts.split import pinned_versions
+from inference.services.rollouts.stable import make_stable
+from inference.services.rollouts.telling import tell_operators
+
+log = structlog.get_logger(__name__)
+_S = RolloutState
+
+
+def go_back(
+    rollout: Rollout,
+    *,
+    pool: Pool,
+    actor: str,
+    reason: str,
+    now: datetime,
+    evidence: dict[str, Any] | None = None,
+    is_aborted: bool = False,
+) -> None:
+    """Call it with the pool held. Gateways know within a second. Raises RolloutMoved."""
+    is_by_itself = actor == SYSTEM
+    changes: dict[str, Any] = {
+        "share_ppm": 0,
+        "shadow_share_ppm": 0,
+        "ended_at": None,
+        "paused_from": "",
+        "is_aborted": is_aborted,
+    }
+    if is_by_itself:
+        changes["breached_at"] = now
+    move(rollout, _S.ROLLING_BACK, pool=pool, actor=actor, reason=reason, now=now, evidence=evidence, **changes)
+    settle_fleet(pool, now=now)
+    if is_by_itself:
+        tell_operators(rollout, reason)
+
+
+def tick_way_back(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
+    """Call it with the pool held, every few seconds until it has ended."""
+    if pool.version_id == rollout.to_version_id:
+        _serve_again(rollout, pool, now=now)
+        return
+    settle_fleet(pool, now=now)
+    candidate = fleet_of(pool, rollout.to_version, since=None, now=now)
+    if candidate.live and rollout.to_version not in pinned_versions(pool):
+        say(rollout, _why(rollout, f"{candidate.live} replicas of it are drained"))
+        return
+    to = _S.ABORTED if rollout.is_aborted else _S.ROLLED_BACK
+    move(rollout, to, pool=pool, actor=SYSTEM, reason=_why(rollout, ""), now=now, ended_at=now)
+
+
+def _serve_again(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
+    trouble = settle_fleet(pool, now=now)
+    old = fleet_of(pool, rollout.from_version, since=None, now=now)
+    new = fleet_of(pool, rollout.to_version, since=None, now=now)
+    needed = min(max(1, pool.desired_replicas), max(1, old.certified)) if pool.desired_replicas else 0
+    if old.ready < needed and not (old.ready and not new.ready):
+        waits = f"{old.ready} of {needed} replicas of {rollout.from_version} serve"
+        say(rollout, _why(rollout, f"{waits}{f': {trouble}' if trouble else ''}"))
+        return
+    make_stable(pool, rollout.from_version)
+    settle_stable(pool)
+    settle_fleet(pool, now=now)
+    say(rollout, _why(rollout, f"{rollout.from_version} is stable again"))
+
+
+def _why(rollout: Rollout, progress: str) -> str:
+    """Why it goes back, and how far it is."""
+    cause = rollout.reason.split(" · ")[0]
+    return f"{cause} · {progress}" if progress else cause
