@@ -169,9 +169,16 @@ class EngineLoad:
     prefix_queries: int = 0
     """Tokens of prompts looked for in the prefix cache since its start, and those found there."""
     prefix_hits: int = 0
-    drafted_tokens: int = 0
-    """By speculative decoding since its start, and those of them that were kept."""
-    accepted_tokens: int = 0
+    proposed_tokens: int | None = None
+    """By speculation, since its start. None: it does not speculate."""
+    accepted_tokens: int | None = None
+
+    @property
+    def acceptance_ratio(self) -> float | None:
+        """None: nothing was proposed yet."""
+        if not self.proposed_tokens or self.accepted_tokens is None:
+            return None
+        return self.accepted_tokens / self.proposed_tokens
 
 
 _PROGRESS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -192,8 +199,8 @@ def parse_metrics(text: str) -> EngineLoad:
         completion_tokens=_whole(totals.get("vllm:generation_tokens_total")),
         prefix_queries=int(totals.get("vllm:prefix_cache_queries_total", 0)),
         prefix_hits=int(totals.get("vllm:prefix_cache_hits_total", 0)),
-        drafted_tokens=int(totals.get("vllm:spec_decode_num_draft_tokens_total", 0)),
-        accepted_tokens=int(totals.get("vllm:spec_decode_num_accepted_tokens_total", 0)),
+        proposed_tokens=_whole(totals.get("vllm:spec_decode_num_draft_tokens_total")),
+        accepted_tokens=_whole(totals.get("vllm:spec_decode_num_accepted_tokens_total")),
     )
 
 

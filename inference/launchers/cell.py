@@ -32,7 +32,10 @@ class Held:
 
 class CellLauncher(Protocol):
     def place(self, *, default_node: str = "", not_on: str = "") -> Place:
-        """Where one more may go: not on the node `not_on`; on `default_node` where no machine is known yet. Raises NoRoom."""
+        """Where one more may go: not on the node `not_on`; on `default_node` where no machine is known yet.
+
+        Raises NoNodeHasRoom.
+        """
 
     def start(self, replica: Replica) -> None:
         """Have an engine for this new row, which names its place. Call it in the transaction that decides it."""

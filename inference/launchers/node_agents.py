@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from inference.errors import NoRoom
+from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import Held, Place
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes
@@ -17,12 +17,12 @@ class NodeAgents:
         if not alive:
             if default_node:
                 return Place(default_node, "")
-            raise NoRoom("no node agent is alive", param="replicas")
+            raise NoNodeHasRoom("no node agent is alive", param="replicas")
         load = wanted_by_node()
         fits = [node for node in alive if node.name != not_on and has_room(node, load)]
         if not fits:
             other = f" beside {not_on}" if not_on else ""
-            raise NoRoom(
+            raise NoNodeHasRoom(
                 f"no node{other} has room for a further replica: all that are alive are full or cordoned", param="replicas"
             )
         by_zone: Counter[str] = Counter()

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0012_evals'),
+        ('inference', '0014_weight_copies'),
     ]
 
     operations = [

@@ -34,7 +34,7 @@ class Loads:
                 kv_used_ratio=seen.load.kv_usage_ratio,
                 tokens_per_s=max(0.0, (tokens - before) / (now_s - before_s)) if now_s > before_s else 0.0,
                 prefix_hit_ratio=_share(seen.load.prefix_hits, seen.load.prefix_queries),
-                accepted_ratio=_share(seen.load.accepted_tokens, seen.load.drafted_tokens),
+                accepted_ratio=seen.load.acceptance_ratio,
             )
         self._made = made
         return loads

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from headway import env
 from headway.errors import ConfigurationError
 from inference.engines.vllm import EngineSettings
+from inference.node.disk import DiskSettings
 from inference.node.golden import TOLERANCE_NATS
 from inference.node.watchdog import WatchdogSettings
 
@@ -16,6 +17,7 @@ class NodeSettings:
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     max_replicas: int = 0
     """HEADWAY_NODE_MAX_REPLICAS: engines that this machine has room for; 0: no bound is known."""
+    disk: DiskSettings = field(default_factory=DiskSettings)
     is_prefork: bool = True
     """HEADWAY_ENGINE_PREFORK: start CPU engines by forking a process that has imported vLLM already."""
     start_limit_s: float = 600.0
@@ -65,6 +67,11 @@ def node_settings() -> NodeSettings:
             canary_limit_s=env.seconds("HEADWAY_ENGINE_CANARY_LIMIT_S", 15.0, at_least=1.0),
         ),
         max_replicas=env.whole("HEADWAY_NODE_MAX_REPLICAS", 0, at_most=10_000),
+        disk=DiskSettings(
+            budget_bytes=env.whole("HEADWAY_WEIGHTS_BUDGET_GB", 0) * 10**9,
+            keep_free_bytes=env.whole("HEADWAY_WEIGHTS_KEEP_FREE_GB", 2) * 10**9,
+            fetches_at_once=env.whole("HEADWAY_WEIGHTS_AT_ONCE", 2, at_least=1, at_most=64),
+        ),
         is_prefork=env.truth("HEADWAY_ENGINE_PREFORK", True),
         start_limit_s=env.seconds("HEADWAY_ENGINE_START_S", 600.0, at_least=1.0),
         golden_limit_s=env.seconds("HEADWAY_GOLDEN_LIMIT_S", 120.0, at_least=1.0),

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import Case, F, When
 from django.db.models.functions import Now
 
-from inference.errors import NoRoom, UnknownNode
+from inference.errors import NoNodeHasRoom, UnknownNode
 from inference.fleet_models import NodeWatch
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
@@ -73,7 +73,7 @@ def _place_again() -> None:
             with transaction.atomic():
                 new = replace(replica)
                 AGENTS.drain([replica])
-        except NoRoom as error:
+        except NoNodeHasRoom as error:
             log.warning("no_room_for_lost_replicas", replica=replica.id, reason=error.message)
             return  # looked for again next time
         log.info("replica_placed_again", replica=replica.id, node=replica.node, replaced_by=new)

@@ -7,7 +7,7 @@ serves until `settle_moves` sees that the other one does, or that nobody wants t
 from django.db import transaction
 
 from headway.errors import Conflict, InvalidInput
-from inference.errors import NoRoom, UnknownReplica
+from inference.errors import NoNodeHasRoom, UnknownReplica
 from inference.models import Pool, Replica, ReplicaState
 from inference.services.wanted import AGENTS, request
 from tenants.services.audit import record_audit
@@ -35,7 +35,7 @@ def _staying(replica_id: str) -> Replica:
 
 
 def replace(replica: Replica, *, not_on: str = "", default_node: str = "") -> str:
-    """Ask for another one in its place; returns that one's id. Raises NoRoom; nothing is changed then."""
+    """Ask for another one in its place; returns that one's id. Raises NoNodeHasRoom; nothing is changed then."""
     assert replica.version is not None, "a managed replica has a version"
     with transaction.atomic():
         Pool.objects.select_for_update().get(pk=replica.pool_id)  # as `want` does: one at a time a pool
@@ -47,7 +47,7 @@ def replace(replica: Replica, *, not_on: str = "", default_node: str = "") -> st
 
 
 def drain_replica(*, replica_id: str, actor: str) -> str:
-    """Move it to another node. Returns the id of the one that comes in its place. Raises UnknownReplica, NoRoom, Conflict."""
+    """Move it to another node. Returns who comes in its place. Raises UnknownReplica, NoNodeHasRoom, Conflict."""
     replica = _staying(replica_id)
     with transaction.atomic():
         new = replace(replica, not_on=replica.node)
@@ -64,7 +64,7 @@ def restart_replica(*, replica_id: str, actor: str) -> tuple[str, bool]:
     with transaction.atomic():
         try:
             new, is_gapless = replace(replica), True
-        except NoRoom:
+        except NoNodeHasRoom:
             AGENTS.drain([replica])
             new, is_gapless = _in_its_place(replica), False
         record_audit(

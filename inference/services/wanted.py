@@ -99,7 +99,7 @@ def _place_in_rotation(kept: list[Replica], serving: int) -> tuple[list[str], li
 
 
 def request(pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str = "", not_on: str = "") -> str:
-    """One more; returns its id. Raises NoRoom."""
+    """One more; returns its id. Raises NoNodeHasRoom."""
     place = AGENTS.place(default_node=default_node, not_on=not_on)
     replica = Replica(
         id=new_replica_id(),

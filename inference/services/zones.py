@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from billing.services.replica_ends import replica_ends
 from headway.errors import Conflict
-from inference.errors import NoRoom, UnknownZone, ZoneCannotGo
+from inference.errors import NoNodeHasRoom, UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.launchers.node_agents import room_on
 from inference.models import NodeHeartbeat, Replica, ReplicaState
@@ -116,7 +116,7 @@ def _move_all(rows: Sequence[Replica], is_forced: bool) -> None:
         try:
             with transaction.atomic():
                 replace(row)
-        except NoRoom as error:
+        except NoNodeHasRoom as error:
             if not is_forced:
                 raise ZoneCannotGo(f"replica {row.id} finds no place elsewhere: {error.message}") from None
             AGENTS.drain([row])

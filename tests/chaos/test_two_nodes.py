@@ -222,7 +222,7 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_zone_is_emptied_under_streams_and_none_fails(cell: Cell) -> None:
+def test_b126_a_zone_is_emptied_under_streams_and_none_is_cut(cell: Cell) -> None:
     (old,) = [replica for replica, node in cell.ready().items() if node == "north-1"]
     asked = streams()
     threads = run_all(cell, asked)  # type: ignore[arg-type]

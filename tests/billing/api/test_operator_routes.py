@@ -10,6 +10,7 @@ from django.test import Client
 from billing.closing_models import ClosingRun
 from billing.models import Adjustment, Grant, Price, Reconciliation
 from headway.urls_api import OF_OPERATORS
+from inference.models import WeightCopy
 from tenants.access import Scope
 from tenants.api.base import OperatorView
 from tenants.models import AuditEntry, User
@@ -52,7 +53,7 @@ def calls(acme: Furnished) -> Iterator[tuple[str, str]]:
 
 
 def everything() -> tuple[Any, ...]:
-    tables = (AuditEntry, Grant, Price, Adjustment, ClosingRun, Reconciliation, OutboxEntry)
+    tables = (AuditEntry, Grant, Price, Adjustment, ClosingRun, Reconciliation, OutboxEntry, WeightCopy)
     return tuple(table._default_manager.count() for table in tables)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headway.errors import Conflict, InvalidInput
-from inference.errors import NoRoom, UnknownReplica
+from inference.errors import NoNodeHasRoom, UnknownReplica
 from inference.models import Replica, ReplicaKind, ReplicaState
 from inference.services.log_tails import ask_for_log, log_of, tell_logs
 from inference.services.moving import drain_replica, restart_replica, settle_moves
@@ -70,7 +70,7 @@ def test_where_no_other_node_has_room_nothing_changes() -> None:
     node("a")
     node("b", max_replicas=1)
     first, _ = serving(pool_of(), 2)
-    with pytest.raises(NoRoom, match="no node beside a has room"):
+    with pytest.raises(NoNodeHasRoom, match="no node beside a has room"):
         drain_replica(replica_id=first.id, actor="test")
     assert (row(first.id).replaced_by, Replica.objects.count()) == ("", 2)
 
