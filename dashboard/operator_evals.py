@@ -24,7 +24,7 @@ from inference.services.evals.reads import (
 )
 from inference.services.evals.runs import run_with
 from inference.services.evals.sets import set_label
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 
 MAX_SETS = 100
 MAX_SHOWN_CHARS = 4_000
