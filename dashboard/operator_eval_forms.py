@@ -62,7 +62,7 @@ class RunForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"auto_id": "run_%s", **kwargs})  # three forms on a page
         self.fields["eval_set"].choices = _sets()  # type: ignore[attr-defined]
         self.fields["version"].choices = _versions()  # type: ignore[attr-defined]
 
@@ -93,6 +93,6 @@ class GateForm(forms.Form):
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"auto_id": "gate_%s", **kwargs})
         self.fields["model"].choices = [(model, model) for model in model_ids()]  # type: ignore[attr-defined]
         self.fields["eval_set"].choices = _sets()  # type: ignore[attr-defined]

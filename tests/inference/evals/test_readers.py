@@ -1,6 +1,8 @@
 """Files of cases: three shapes, errors by line."""
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +101,22 @@ def test_what_is_not_text_or_has_no_case_is_refused() -> None:
 def test_the_limit_takes_the_first_and_reads_no_further() -> None:
     cases = read_cases(lines(GOOD, GOOD, "{ broken"), limit=2)
     assert [case.id for case in cases] == ["1", "2"]
+
+
+SAMPLE = Path(__file__).resolve().parents[2] / "data" / "evals"
+
+
+@pytest.mark.parametrize(("name", "number"), [("gsm8k_test", 30), ("ifeval_en", 30), ("ifeval_ja", 36)])
+def test_rows_of_the_public_sets_are_read_as_they_are(name: str, number: int) -> None:
+    with (SAMPLE / f"{name}.jsonl").open("rb") as lines:
+        cases = read_cases(lines)
+    assert len(cases) == number
+    kinds = {check["type"] for case in cases for check in case.checks}
+    assert kinds == {"number" if name == "gsm8k_test" else "instruction"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "number"), [("gsm8k_test", 1319), ("ifeval_en", 541), ("ifeval_ja", 172)])
+def test_the_whole_public_sets_are_read(name: str, number: int) -> None:
+    with (Path(os.environ["EVAL_DIR"]) / f"{name}.jsonl").open("rb") as lines:
+        assert len(read_cases(lines)) == number
