@@ -8,7 +8,7 @@ class ScaleDecision(models.Model):
 
     pool = models.ForeignKey("inference.Pool", on_delete=models.CASCADE, related_name="scale_decisions")
     at = models.DateTimeField(db_index=True)
-    before = models.PositiveIntegerField(help_text="wanted in rotation, of all versions that serve")
+    before = models.PositiveIntegerField(help_text="of the stable version, wanted in rotation")
     desired = models.PositiveIntegerField()
     reason = models.CharField(max_length=300)
     evidence = models.JSONField(default=dict)

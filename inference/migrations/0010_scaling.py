@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('at', models.DateTimeField(db_index=True)),
-                ('before', models.PositiveIntegerField(help_text='wanted in rotation, of all versions that serve')),
+                ('before', models.PositiveIntegerField(help_text='of the stable version, wanted in rotation')),
                 ('desired', models.PositiveIntegerField()),
                 ('reason', models.CharField(max_length=300)),
                 ('evidence', models.JSONField(default=dict)),

@@ -52,7 +52,7 @@ class PoolSeen:
     """What the dispatcher shows of a pool, of all versions that serve."""
 
     serving: int
-    """Wanted in rotation, whether they are ready, start, or wait for a machine."""
+    """Of the stable version, wanted in rotation, whether they are ready, start, or wait for a machine."""
     clock: str = ""
     """Whose seconds these are: another dispatcher counts others."""
     second: int = 0

@@ -43,9 +43,10 @@ class ModelPools:
         self._targets, self._max_queued, self.is_dropped = targets, max_queued, False
 
     def set_waking(self, *, hold_limit_s: float, start_s: float) -> None:
-        """As a pool's. It is the stable version that is woken: it takes over from every other."""
+        """As the pool's, for the stable version: it alone is woken by those who ask."""
         self._hold_limit_s, self._start_s = hold_limit_s, start_s
-        self._main.set_waking(hold_limit_s=hold_limit_s, start_s=start_s)
+        for pool in self:
+            pool.set_waking(hold_limit_s=hold_limit_s if pool is self._main else 0.0, start_s=start_s)
 
     def drop(self, now_s: float) -> list[Decision]:
         """Who waits is refused, what runs runs on."""
@@ -124,8 +125,7 @@ class ModelPools:
             pool.set_targets(self._targets, max_queued=self._max_queued)
         for pool in self:
             pool.stand_in = None if pool is self._main else self._main
-            is_woken = pool is self._main
-            pool.set_waking(hold_limit_s=self._hold_limit_s if is_woken else 0.0, start_s=self._start_s if is_woken else 0.0)
+        self.set_waking(hold_limit_s=self._hold_limit_s, start_s=self._start_s)
 
     def _label_of_main(self) -> str:
         return _ALL if self._versions is None else self._versions.stable

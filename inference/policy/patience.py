@@ -28,6 +28,7 @@ class Patience:
 
     def drop(self) -> None:
         self._hold_until_s, self._is_holding, self.is_served = -inf, False, False
+        self.waking.set(hold_limit_s=0.0, start_s=0.0)
 
     def looks(self, now_s: float) -> None:
         """Those whom the end of the hold refuses are looked for now."""

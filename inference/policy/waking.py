@@ -17,6 +17,8 @@ class Waking:
     def set(self, *, hold_limit_s: float, start_s: float) -> None:
         """`start_s`: what a start usually takes."""
         self.hold_limit_s, self._start_s = hold_limit_s, start_s
+        if not hold_limit_s:
+            self._begun_s = None
 
     def may(self, now_s: float) -> bool:
         return self.hold_limit_s > 0.0 and now_s >= self._not_before_s

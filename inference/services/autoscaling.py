@@ -1,6 +1,8 @@
 """The autoscaler's tick: what the dispatcher shows, through the policy, to `want`. Thin: policy/autoscale.py decides.
 
 Any number of beats and workers may call it: a look is taken by moving the pool's memory row on, so one of them decides.
+In a rollout the load of all versions counts, and the number is the stable version's: as many as all of it needs, so that the
+way back finds them. The candidate's follow from it and its share (services/rollouts/fleet.py).
 """
 
 from collections.abc import Mapping
@@ -37,46 +39,41 @@ def autoscale_pools(
 
 
 def _autoscale(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables: AutoscaleTunables) -> bool:
+    assert pool.version is not None
     with transaction.atomic():
         memory = begin_look(pool=pool, now=now)
         if memory is None:
             return False
-        total, others = _serving(pool)
+        before, _ = wanted_counts(pool, pool.version)
         decision, memory = decide(
-            _seen(pool, shown, total),
+            _seen(pool, shown, before),
             memory,
-            _bounds(pool, others),
-            serving=total,
+            _bounds(pool),
+            serving=before,
             now_s=now.timestamp(),
             tunables=tunables,
         )
         keep(pool=pool, memory=memory)
-        in_flight = _in_flight(pool, shown)
-        reached, problem = _carry_out(pool, decision, others=others, in_flight=in_flight)
+        reached, problem = _carry_out(pool, decision, in_flight=_in_flight(pool, shown))
         record_decision(
             pool=pool,
-            before=total,
+            before=before,
             desired=reached,
             reason=decision.why.value,
             at=now,
             evidence=decision.evidence,
             problem=problem,
         )
-    if reached != total:
-        log.info("pool_scaled", pool=pool.name, before=total, desired=reached, reason=decision.why.value)
-    return reached != total
+    if reached != before:
+        log.info("pool_scaled", pool=pool.name, before=before, desired=reached, reason=decision.why.value)
+    return reached != before
 
 
-def _serving(pool: Pool) -> tuple[int, int]:
-    """Managed replicas wanted in rotation: of all versions, and of those that are not the stable one."""
-    rows = Replica.objects.filter(pool=pool, is_wanted=True, is_standby=False).exclude(node="")
-    rows = rows.exclude(state=ReplicaState.STOPPED)
-    return rows.count(), rows.exclude(version=pool.version).count()
-
-
-def _bounds(pool: Pool, others: int) -> ScaleBounds:
-    """While another version serves, the stable one keeps a replica, and nothing goes to zero: a rollout is under way."""
-    least = max(pool.min_replicas, others + 1) if others else pool.min_replicas
+def _bounds(pool: Pool) -> ScaleBounds:
+    """While another version serves (a rollout, a pin), the stable one keeps a replica: its requests may come back to it."""
+    beside = Replica.objects.filter(pool=pool, is_wanted=True, is_standby=False).exclude(node="").exclude(version=pool.version)
+    has_others = beside.exclude(state=ReplicaState.STOPPED).exists()
+    least = max(pool.min_replicas, 1) if has_others else pool.min_replicas
     return ScaleBounds(least, max(pool.max_replicas, least), float(pool.idle_before_zero_s))
 
 
@@ -96,10 +93,10 @@ def _in_flight(pool: Pool, shown: Mapping[str, Any] | None) -> dict[str, int]:
     return {replica: one["in_flight"] for replica, one in of_pool.get("replicas", {}).items()}
 
 
-def _carry_out(pool: Pool, decision: Decision, *, others: int, in_flight: dict[str, int]) -> tuple[int, str]:
+def _carry_out(pool: Pool, decision: Decision, *, in_flight: dict[str, int]) -> tuple[int, str]:
     """(how many are wanted now, why not more). Where there is no room for all, as many as there is room for."""
     assert pool.version is not None
-    stable, warm = decision.desired - others, pool.warm_replicas
+    stable, warm = decision.desired, pool.warm_replicas
     now_serving, now_warm = wanted_counts(pool, pool.version)
     problem = ""
     while True:
@@ -113,7 +110,7 @@ def _carry_out(pool: Pool, decision: Decision, *, others: int, in_flight: dict[s
             elif stable > now_serving:
                 stable -= 1
             else:
-                return now_serving + others, problem
+                return now_serving, problem
     if pool.desired_replicas != stable:
         Pool.objects.filter(pk=pool.pk).update(desired_replicas=stable)
-    return stable + others, problem
+    return stable, problem

@@ -1,11 +1,14 @@
 """A pool at zero that is woken by those who ask: who waits how long, and who is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from inference.policy.brain import Brain
 from inference.policy.brain_tunables import BrainTunables
 from inference.policy.decisions import Ask, Ending, Granted, Queued, Reason, Refused, ReplicaSpec, Tier, Usage
 from inference.policy.routing import Router, RoutingTunables
+from inference.policy.split import Versions
 
 HOLD_S, START_S = 60.0, 8.0
 
@@ -98,3 +101,37 @@ def test_a_pool_that_is_not_woken_refuses_as_ever() -> None:
     brain = Brain(BrainTunables(), lambda _model: Router(RoutingTunables()))
     brain.set_pool("m", max_queued=500, targets={}, now_s=0.0)
     assert isinstance(brain.submit(ask(1), 0.0)[-1], Refused)
+
+
+def test_a_model_that_is_dropped_while_it_is_woken_refuses_those_who_wait(brain: Brain) -> None:
+    brain.submit(ask(1), 0.0)
+    (refused,) = brain.drop_pool("m", 1.0)
+    assert isinstance(refused, Refused) and not brain.waiting_to_wake()
+
+
+def test_one_that_is_no_longer_woken_by_requests_refuses_those_who_wait_with_the_next_news(brain: Brain) -> None:
+    brain.submit(ask(1), 0.0)
+    brain.set_waking("m", hold_limit_s=0.0, start_s=0.0)
+    (refused,) = brain.set_replicas("m", [], 1.0)
+    assert isinstance(refused, Refused)
+
+
+def test_the_stable_version_alone_is_woken_and_takes_over_from_a_candidate_without_replicas(brain: Brain) -> None:
+    split = Versions("v1", candidate="v2", candidate_share_ppm=1_000_000, salt="s")
+    brain.set_replicas("m", [], 0.0, split)
+    queued = brain.submit(replace(ask(1), conversation=b"c"), 1.0)[-1]
+    assert isinstance(queued, Queued) and queued.reason is Reason.WAKING
+    assert brain.waiting_to_wake() == ["m"]
+    decisions = brain.set_replicas("m", [ReplicaSpec("a", 4, version="v1")], 2.0, split)
+    assert [type(one) for one in decisions] == [Granted]
+    brain.check_invariants(2.0)
+
+
+def test_those_who_wait_for_the_stable_version_wait_on_when_another_becomes_that(brain: Brain) -> None:
+    brain.set_replicas("m", [], 0.0, Versions("v1", candidate="v2", salt="s"))
+    brain.submit(ask(1), 1.0)
+    assert not any(isinstance(one, Refused) for one in brain.set_replicas("m", [], 2.0, Versions("v2")))
+    assert brain.waiting_to_wake() == ["m"]
+    decisions = brain.set_replicas("m", [ReplicaSpec("a", 4, version="v2")], 3.0, Versions("v2"))
+    assert Granted in [type(one) for one in decisions]
+    brain.check_invariants(3.0)

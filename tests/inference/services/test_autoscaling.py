@@ -118,18 +118,19 @@ def test_warm_ones_are_woken_before_others_are_started_and_replaced() -> None:
     assert Replica.objects.filter(is_standby=True, is_wanted=True).count() == 1
 
 
-def test_during_a_rollout_both_versions_count_and_the_stable_one_keeps_a_replica() -> None:
+def test_during_a_rollout_the_load_of_both_versions_counts_and_the_way_back_is_kept() -> None:
     scaled_pool(min_replicas=0, idle_before_zero_s=10)
-    candidate = register_version(public_id="m", spec=SPEC, actor="test")
     have(1)
+    candidate = register_version(public_id="m", spec=SPEC, actor="test")
     want(pool=pool(), version=candidate, serving=2)
     all_ready()
     looks(range(60), 3000.0)
-    of_candidate = Replica.objects.filter(version=candidate, is_wanted=True).count()
-    assert (serving(), of_candidate, pool().desired_replicas) == (4, 2, 2)
-    looks(range(60, 900), 0.0)
-    assert Replica.objects.filter(version=candidate, is_wanted=True).count() == 2, "the rollout's, not the autoscaler's"
-    assert Replica.objects.filter(version=pool().version, is_wanted=True).count() == 1
+    of_candidate = Replica.objects.filter(version=candidate, is_wanted=True)
+    of_stable = Replica.objects.filter(version=pool().version, is_wanted=True)
+    assert (of_stable.count(), of_candidate.count(), pool().desired_replicas) == (4, 2, 4)
+    looks(range(60, 2000), 0.0)
+    assert of_candidate.count() == 2, "the rollout's, not the autoscaler's"
+    assert of_stable.count() == 1, "its requests may come back"
 
 
 def test_to_zero_after_its_time_without_a_request() -> None:
