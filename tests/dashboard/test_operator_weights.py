@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from inference.models import NodeHeartbeat, Pool
-from inference.services.node import beat
+from inference.services.heartbeats import Beat, note_beat
 from inference.services.registry import register_model
 from inference.services.version_spec import VersionSpec
 from inference.services.weight_copies import advance_copy, note_copy
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def page() -> str:
     register_model(public_id="m", actor="test", version=VersionSpec("hf:org/m@v1", "vllm-cpu-0.32.0"))
-    beat(node="node-a", machine_kind="cpu-x86_64-avx2")
+    note_beat(node="node-a", beat=Beat("cpu-x86_64-avx2", zone="", max_replicas=0, loads={}))
     return f"/operator/models/{Pool.objects.get().model_id}/"
 
 
