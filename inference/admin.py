@@ -15,6 +15,7 @@ from headway.errors import HeadwayError
 from inference.models import ControlChange, GatewayFeed, GoldenReference, Model, ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import Rollout, RolloutEvent, VersionPin
 from inference.services.registry import register_model, register_replica, scale
+from inference.weight_models import WeightCopy
 
 
 @admin.register(Model)
@@ -83,6 +84,12 @@ class ReplicaAdmin(AuditedAdmin):
 @admin.register(NodeHeartbeat)
 class NodeHeartbeatAdmin(AuditedAdmin):
     list_display = ("name", "machine_kind", "seen_at")
+
+
+@admin.register(WeightCopy)
+class WeightCopyAdmin(AuditedAdmin):
+    list_display = ("version", "node", "state", "reason", "bytes_done", "bytes_total", "last_used_at", "keep_until")
+    list_filter = ("state", "node")
 
 
 @admin.register(GatewayFeed)

@@ -8,6 +8,8 @@
 ├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── BadEngineArguments      fix the engine arguments
+│   ├── TooLarge                choose a smaller model, a shorter context or more GPUs
 │   ├── BadEvalSet              fix the file of cases, at the line it names
 │   └── RequestRefused          fix the request (the gateway's 4xx)
 ├── RateLimited                 retry when retry-after has passed
@@ -18,6 +20,7 @@
     ├── QueueFull               retry later: all replicas are busy and the queue is full
     ├── QueueTimeout            retry later: no replica became free in time
     ├── DeadlineNotMet          retry later: the predicted wait is too long
+    ├── NoRoom                  free disk space, raise the budget, or retire a version
     └── EngineFailed            retry: the engine failed before or during the answer
 """
 
@@ -88,6 +91,24 @@ class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class BadEngineArguments(InvalidInput):
+    """Fix the engine arguments; the engine's own parser refused them."""
+
+    code = "bad_engine_arguments"
+
+
+class TooLarge(InvalidInput):
+    """Choose a smaller model, a shorter context, or more GPUs."""
+
+    code = "does_not_fit"
+
+
+class NoRoom(Unavailable):
+    """Free disk space, raise the node's budget, or retire a version; nothing was staged, and it is tried again."""
+
+    code = "no_room_for_weights"
 
 
 class BadEvalSet(InvalidInput):

@@ -16,6 +16,7 @@ from inference.rollout_models import VersionPin
 from inference.services.lease import current_lease
 from inference.services.registry import targets_ms
 from inference.services.version_labels import version_label
+from inference.weight_models import CopyState, WeightCopy
 
 SEEN_WITHIN = timedelta(seconds=30)
 
@@ -56,6 +57,8 @@ class PoolStatus:
     max_queued: int
     targets: dict[str, dict[str, int]]
     """By tier: ttft_ms, inter_token_ms; as they hold, the defaults among them."""
+    engine_args: list[str]
+    """Over those of a replica's version."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,10 +75,25 @@ class ModelStatus:
 
 
 @dataclass(frozen=True)
+class CopyStatus:
+    model: str
+    version: str
+    node: str
+    state: str
+    since_s: int
+    reason: str
+    bytes_done: int
+    bytes_total: int  # 0: not known yet
+    used_s_ago: int | None
+
+
+@dataclass(frozen=True)
 class FleetStatus:
     models: list[ModelStatus]
     nodes: list[dict[str, Any]]
     gateways: list[dict[str, Any]]
+    copies: list[CopyStatus]
+    """Of weights on nodes' disks; those that were evicted are left out."""
     lease: dict[str, Any] | None
     """Of the dispatcher; None: nobody has led yet."""
 
@@ -118,6 +136,7 @@ def fleet_status(now: datetime) -> FleetStatus:
             }
             for gateway in GatewayFeed.objects.filter(seen_at__gte=now - SEEN_WITHIN).order_by("gateway")
         ],
+        copies=weight_copies(now),
         lease=None
         if lease is None
         else {
@@ -127,6 +146,24 @@ def fleet_status(now: datetime) -> FleetStatus:
             "renewed_s_ago": round((now - lease.renewed_at).total_seconds(), 1),
         },
     )
+
+
+def weight_copies(now: datetime) -> list[CopyStatus]:
+    rows = WeightCopy.objects.exclude(state=CopyState.EVICTED).select_related("version__model")
+    return [
+        CopyStatus(
+            model=row.version.model.public_id,
+            version=version_label(row.version),
+            node=row.node,
+            state=row.state,
+            since_s=int((now - row.changed_at).total_seconds()),
+            reason=row.reason,
+            bytes_done=row.bytes_done,
+            bytes_total=row.bytes_total,
+            used_s_ago=int((now - row.last_used_at).total_seconds()) if row.last_used_at else None,
+        )
+        for row in rows.order_by("version__model__public_id", "version__number", "node")
+    ]
 
 
 def kinds_of_replicas(replica_ids: Iterable[str]) -> dict[str, str]:
@@ -148,6 +185,7 @@ def pool_status(pool: Pool) -> PoolStatus:
             }
             for tier, target in targets.items()
         },
+        engine_args=pool.engine_args,
     )
 
 

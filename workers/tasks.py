@@ -12,6 +12,7 @@ from inference.services.evals.runs import start_next
 from inference.services.rollouts.ticking import tick
 from inference.services.scale_decisions import forget_old_scaling
 from inference.services.wake_ups import wake_pools
+from inference.services.weight_copies import want_needed_copies
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
 from tenants.services.balance_alerts import check_balances, raise_balance_alerts
 from tenants.services.key_use import note_key_use
@@ -83,6 +84,11 @@ def sweep_evals() -> None:
 @app.task
 def reconcile_ledger() -> None:
     reconcile_today()
+
+
+@app.task
+def stage_weights() -> None:
+    want_needed_copies()
 
 
 @app.task

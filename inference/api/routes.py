@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inference.api import operator_pools, rollouts, versions
+from inference.api import operator_pools, operator_weights, rollouts, versions
 
 OF_TENANT = {"pins/": versions.Pins}
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
@@ -25,5 +25,7 @@ OF_OPERATORS: dict[str, Any] = {
     _ROLLOUT + "promote/": rollouts.PromoteRollout,
     _ROLLOUT + "roll-back/": rollouts.RollBackRollout,
     _ROLLOUT + "abort/": rollouts.AbortRollout,
+    "weights/": operator_weights.Weights,
+    "capacity/": operator_weights.Capacity,
 }
 """Below `operator/`: every one is an OperatorView (a test walks them all)."""

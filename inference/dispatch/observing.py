@@ -34,6 +34,7 @@ def _pool(pool: PoolSnapshot) -> dict[str, Any]:
         "caps": dict(pool.caps),
         "parked": pool.parked,
         "jain_index": pool.jain_index,
+        "acceptance": dict(pool.acceptance),
     }
 
 

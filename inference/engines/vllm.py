@@ -166,6 +166,16 @@ class EngineLoad:
     prompt_tokens: int | None = None
     """Since its start: of each prompt (cached tokens among them) once, with its first token. None: it does not say."""
     completion_tokens: int | None = None
+    proposed_tokens: int | None = None
+    """By speculation, since its start. None: it does not speculate."""
+    accepted_tokens: int | None = None
+
+    @property
+    def acceptance_ratio(self) -> float | None:
+        """None: nothing was proposed yet."""
+        if not self.proposed_tokens or self.accepted_tokens is None:
+            return None
+        return self.accepted_tokens / self.proposed_tokens
 
 
 _PROGRESS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
@@ -184,6 +194,8 @@ def parse_metrics(text: str) -> EngineLoad:
         progress=sum(totals.get(name, 0.0) for name in _PROGRESS),
         prompt_tokens=_whole(totals.get("vllm:prompt_tokens_total")),
         completion_tokens=_whole(totals.get("vllm:generation_tokens_total")),
+        proposed_tokens=_whole(totals.get("vllm:spec_decode_num_draft_tokens_total")),
+        accepted_tokens=_whole(totals.get("vllm:spec_decode_num_accepted_tokens_total")),
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,12 @@ class Running:
 class Launcher(Protocol):
     def prepare(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> None:
         """A launch in this environment is coming: get ready for it. Returns at once."""
+
+    def refusal(self, environment: EngineEnvironment, process_environment: Mapping[str, str], arguments: Sequence[str]) -> str:
+        """Why a server would not start with these arguments, in the words of the engine's own parser; empty if it would.
+
+        Blocks. Raises LaunchFailed where nobody could be asked.
+        """
 
     def launch(self, spec: LaunchSpec) -> Running:
         """Blocks until the process exists (not until it serves). Raises LaunchFailed."""

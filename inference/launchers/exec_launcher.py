@@ -2,11 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from inference.engines.environments import EngineEnvironment
 from inference.engines.vllm import SERVER_MODULE
 from inference.launchers.base import LaunchFailed, LaunchSpec, LocalProcesses, Running, running_of
+from inference.launchers.parser_child import ask_parser
 
 
 class ExecLauncher(LocalProcesses):
@@ -17,6 +18,9 @@ class ExecLauncher(LocalProcesses):
 
     def prepare(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> None:
         """Nothing to do."""
+
+    def refusal(self, environment: EngineEnvironment, process_environment: Mapping[str, str], arguments: Sequence[str]) -> str:
+        return ask_parser(environment.python, process_environment, arguments)
 
     def launch(self, spec: LaunchSpec) -> Running:
         python = str(spec.environment.python)

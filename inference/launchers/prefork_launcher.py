@@ -6,12 +6,16 @@ it once forked. If it cannot be started, engines are started the plain way, with
 
 import contextlib
 import json
+import os
 import queue
+import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +24,14 @@ import structlog
 from inference.engines.environments import EngineEnvironment
 from inference.launchers.base import LaunchFailed, LaunchSpec, LocalProcesses, Running, running_of
 from inference.launchers.exec_launcher import ExecLauncher
+from inference.launchers.parser_child import SCRIPT as CHECK_SCRIPT
+from inference.launchers.parser_child import refused_in
 
 log = structlog.get_logger(__name__)
 SCRIPT = Path(__file__).resolve().parents[1] / "engines" / "scripts" / "prefork.py"
 START_TIMEOUT_S = 180.0
 FORK_TIMEOUT_S = 20.0
+CHECK_TIMEOUT_S = 120.0
 EXIT_TOLD_WITHIN_S = 0.5
 
 
@@ -75,7 +82,16 @@ class PreforkProcess:
         return self._process.poll() is None
 
     def fork(self, spec: LaunchSpec) -> int:
-        order = {"launch": spec.replica_id, "argv": spec.arguments, "env": dict(spec.process_environment), "log": str(spec.log)}
+        return self._order(
+            {"launch": spec.replica_id, "argv": spec.arguments, "env": dict(spec.process_environment), "log": str(spec.log)}
+        )
+
+    def check(self, process_environment: Mapping[str, str], arguments: Sequence[str], answer: Path) -> int:
+        """The pid of the child that writes the answer."""
+        words = {"check": str(CHECK_SCRIPT), "argv": list(arguments), "answer": str(answer)}
+        return self._order({"launch": answer.name, "env": dict(process_environment), **words})
+
+    def _order(self, order: dict[str, Any]) -> int:
         try:
             self._control.sendall(json.dumps(order).encode() + b"\n")
         except OSError as error:
@@ -93,6 +109,16 @@ class PreforkProcess:
             deadline_s = time.monotonic() + EXIT_TOLD_WITHIN_S
             while pid not in self._exits and time.monotonic() < deadline_s:
                 time.sleep(0.01)
+        return self._exits.get(pid)
+
+    def wait_for_exit(self, pid: int, limit_s: float) -> int | None:
+        """None: it has not ended by then, and was killed."""
+        deadline_s = time.monotonic() + limit_s
+        while pid not in self._exits and self.is_alive and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        if pid not in self._exits:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
         return self._exits.get(pid)
 
     def close(self) -> None:
@@ -151,6 +177,22 @@ class PreforkLauncher(LocalProcesses):
             except PreforkFailed as failure:
                 log.warning("prefork_failed", replica=spec.replica_id, reason=failure.message, instead="a process of its own")
         return self._plain.launch(spec)
+
+    def refusal(self, environment: EngineEnvironment, process_environment: Mapping[str, str], arguments: Sequence[str]) -> str:
+        """By a fork of the process that has imported the parser: a second in place of ten."""
+        with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
+            answer = Path(folder) / f"check-{uuid.uuid4().hex[:8]}"
+            try:
+                with self._lock:
+                    prefork = self._prefork(environment, process_environment)
+                    prefork.wait_ready()
+                    pid = prefork.check(process_environment, arguments, answer)
+                status = prefork.wait_for_exit(pid, CHECK_TIMEOUT_S)
+            except PreforkFailed as failure:
+                log.warning("prefork_failed", reason=failure.message, instead="a process of its own")
+                return self._plain.refusal(environment, process_environment, arguments)
+            said = f"exit status {status}; see {self._logs / f'prefork-{environment.name}.log'}"
+            return refused_in(answer.read_text() if answer.exists() else "", said=said)
 
     def _prefork(self, environment: EngineEnvironment, process_environment: Mapping[str, str]) -> PreforkProcess:
         python = environment.python

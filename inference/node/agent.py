@@ -1,6 +1,7 @@
 """The loop: make this machine's engines match the Replica rows that name this node (DESIGN §2)."""
 
 import threading
+from typing import Any
 
 import structlog
 
@@ -8,8 +9,10 @@ from headway.clock import Clock
 from inference.engines.vllm import EngineLoad
 from inference.models import ReplicaState
 from inference.node.adoption import kill_leftovers, why_not_adopt
+from inference.node.copies import Copies
 from inference.node.engine_log import rotate
 from inference.node.engine_process import found
+from inference.node.jobs import Job
 from inference.node.machine import this_machine
 from inference.node.node_files import Remembered
 from inference.node.replica_run import ReplicaRun
@@ -20,6 +23,7 @@ log = structlog.get_logger(__name__)
 SERVED_STATES = (ReplicaState.READY, ReplicaState.WARM)
 TICK_S = 0.2
 POLL_EVERY_S = 1.0
+POLL_COPIES_EVERY_S = 2.0
 BEAT_EVERY_S = 5.0
 ROTATE_EVERY_S = 30.0
 # For children of staging jobs to be killed when the agent stops.
@@ -33,12 +37,14 @@ class Agent:
         self.tools = tools
         self.clock: Clock = tools.clock
         self.runs: dict[str, ReplicaRun] = {}
+        self.copies = Copies(tools)
         self._abandoned: list[ReplicaRun] = []
         self._due_s: dict[str, float] = {}
         self._remembered: list[Remembered] = []
 
     def start(self) -> None:
         """Find what an earlier agent left: keep the engines that match, kill every other process of this node."""
+        self.tools.disk.clear_leftovers()
         remembered = self.tools.files.remembered()
         rows = self.tools.link.poll()
         if rows is None:
@@ -79,12 +85,18 @@ class Agent:
             rows = self.tools.link.poll()
             if rows is not None:
                 self._sync(rows, now_s)
+        if self._is_due("poll copies", POLL_COPIES_EVERY_S, now_s):
+            found = self.tools.link.poll_copies()
+            if found is not None:
+                self.copies.sync(found)
         if self._is_due("beat", BEAT_EVERY_S, now_s):
             self.tools.link.beat(this_machine())
         for run in self.runs.values():
             self._step(run, now_s)
         self.runs = {run.id: run for run in self.runs.values() if not run.is_over}
         self._abandoned = [run for run in self._abandoned if not run.abandon()]
+        self.tools.disk.keep_pins({*self.runs, *(run.id for run in self._abandoned)})
+        self.copies.step(now_s)
         self._remember()
         if self._is_due("rotate", ROTATE_EVERY_S, now_s):
             self._rotate_logs()
@@ -134,7 +146,8 @@ class Agent:
 
     def halt(self) -> None:
         """Stop looking after the engines, which live on."""
-        jobs = [job for job in (run.halt() for run in self.runs.values()) if job is not None]
+        jobs: list[Job[Any]] = [job for job in (run.halt() for run in self.runs.values()) if job is not None]
+        jobs += self.copies.halt()
         deadline_s = self.clock.monotonic_s() + HALT_LIMIT_S
         for job in jobs:
             job.wait(max(0.0, deadline_s - self.clock.monotonic_s()))

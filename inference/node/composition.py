@@ -2,7 +2,9 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -10,21 +12,24 @@ from headway.clock import Clock, SystemClock
 from headway.home import Home
 from inference.engines.client import EngineClient
 from inference.engines.environments import EngineKind, engines_dir, find_environment
+from inference.engines.speculation import uris_of
+from inference.engines.verdicts import Question, check
 from inference.launchers.base import Launcher
 from inference.launchers.exec_launcher import ExecLauncher
 from inference.launchers.prefork_launcher import PreforkLauncher
 from inference.node.control_link import Call, ControlLink
 from inference.node.database_thread import DatabaseThread
+from inference.node.disk import WeightsDisk
 from inference.node.engine_process import environment_of
 from inference.node.jobs import Job, ThreadJobs
 from inference.node.machine import machine_kind
 from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
 from inference.node.tokeniser_files import read_tokeniser, write_tokeniser
-from inference.node.tools import Tools
+from inference.node.tools import Stageable, Tools
 from inference.node.weight_files import Staged
 from inference.node.weights import StagingTools, stage
-from inference.services.node import Desired
+from inference.services.engine_arguments import VERDICTS
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +81,8 @@ def make_tools(
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),
-        stage=lambda desired, job: _stage(tools, home.weights, desired, job),
+        disk=WeightsDisk(home.weights, home.node, settings.disk),
+        stage=lambda wanted, job: _stage(tools, home.folder(VERDICTS), wanted, job),
         client=EngineClient,
         machine_kind=machine_kind,
         read_tokeniser=lambda desired: read_tokeniser(home.weights, desired),
@@ -85,18 +91,36 @@ def make_tools(
     return tools
 
 
-def _stage(tools: Tools, weights: Path, desired: Desired, job: Job[Staged]) -> Staged:
-    environment = tools.find_environment(desired.engine_environment)
+def _stage(tools: Tools, verdicts: Path, wanted: Stageable, job: Job[Any]) -> Staged:
+    """Once the engine's parser takes its arguments; with its draft model, if it has one.
+
+    Raises BadEngineArguments, LaunchFailed and what `weights.stage` raises.
+    """
+    environment = tools.find_environment(wanted.engine_environment)
     variables = environment_of(tools, environment.kind)
     tools.launcher(environment.kind).prepare(environment, variables)
+    job.say("asking the engine's parser about its arguments")
+    question = Question(
+        environment=environment,
+        weights=tools.disk.folder,
+        weights_uri=wanted.weights_uri,
+        dtype=wanted.dtype,
+        max_num_seqs=wanted.max_in_flight,
+        engine_args=tuple(wanted.engine_args),
+    )
+    check(question, verdicts, functools.partial(tools.launcher(environment.kind).refusal, environment, variables))
     staging = StagingTools(
-        folder=weights,
+        folder=tools.disk.folder,
         python=environment.python,
         engine_environment=variables,
-        expected_digest=desired.weights_digest,
+        expected_digest=wanted.weights_digest,
         progress=job.say,
+        measured=job.measure,
         is_cancelled=job.is_cancelled,
+        fetching=functools.partial(tools.disk.fetching, is_cancelled=job.is_cancelled, say=job.say),
     )
-    staged = stage(desired.weights_uri, staging)
-    write_tokeniser(staged, desired.engine_environment, staging)
+    staged = stage(wanted.weights_uri, staging)
+    write_tokeniser(staged, wanted.engine_environment, staging)
+    for draft in uris_of(wanted.weights_uri, wanted.engine_args)[1:]:
+        stage(draft, replace(staging, expected_digest=""))
     return staged

@@ -14,9 +14,12 @@ from headway.clock import Clock
 from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import ReplicaState
 from inference.services import node as rows
+from inference.services import weight_copies as copy_rows
 from inference.services.engine_counters import Count, note_count
 from inference.services.node import Desired, ReferenceKey
 from inference.services.replicas import advance
+from inference.services.weight_copies import NodeCopies
+from inference.weight_models import CopyState
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -55,6 +58,10 @@ class ControlLink:
         """This node's replicas, once every earlier report is told; None while the database is away."""
         return self._try(lambda: rows.replicas_of(self.node)) if self.flush() else None
 
+    def poll_copies(self) -> NodeCopies | None:
+        """The copies of weights that are wanted here; None while the database is away."""
+        return self._try(lambda: copy_rows.copies_of(self.node)) if self.flush() else None
+
     def flush(self) -> bool:
         """Tell what waits, in order. False if something still waits."""
         while self._reports:
@@ -80,6 +87,35 @@ class ControlLink:
 
     def record_digest(self, version_id: int, digest: str) -> None:
         self._reports.append(lambda: rows.record_digest(version_id=version_id, digest=digest))
+        self.flush()
+
+    def move_copy(self, version_id: int, *, expected: CopyState, to: CopyState, **changes: Any) -> None:
+        def report() -> None:
+            try:
+                copy_rows.advance_copy(version_id=version_id, node=self.node, expected=expected, to=to, **changes)
+            except IllegalTransition as refusal:
+                log.warning("copy_report_refused", version=version_id, to=to, reason=refusal.message)
+
+        self._reports.append(report)
+        self.flush()
+
+    def note_copy(self, version_id: int, progress: str, done_bytes: int, total_bytes: int) -> None:
+        """How far it is; not worth keeping if the database is away."""
+        self._try(
+            lambda: copy_rows.note_copy(
+                version_id=version_id, node=self.node, reason=progress, bytes_done=done_bytes, bytes_total=total_bytes
+            )
+        )
+
+    def record_use(self, version_id: int, *, size_bytes: int, digest: str) -> None:
+        """A replica starts from its copy."""
+        self._reports.append(
+            lambda: copy_rows.record_use(version_id=version_id, node=self.node, size_bytes=size_bytes, digest=digest)
+        )
+        self.flush()
+
+    def record_evicted(self, version_ids: list[int], reason: str) -> None:
+        self._reports.append(lambda: copy_rows.record_evicted(node=self.node, version_ids=version_ids, reason=reason))
         self.flush()
 
     def record_tokeniser(self, digest: str, content: bytes) -> None:

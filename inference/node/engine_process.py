@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from inference.engines.environments import EngineKind
+from inference.engines.speculation import with_local_draft
 from inference.engines.vllm import ServerSpec, process_environment, server_arguments
 from inference.launchers.base import Launcher, LaunchSpec, Running
 from inference.node.engine_log import last_words, size_of
@@ -119,7 +120,7 @@ def _server_spec(tools: Tools, desired: Desired, kind: EngineKind, *, weights: P
         socket=socket,
         dtype=number_format(desired.dtype, tools.machine_kind(kind)),
         max_num_seqs=desired.max_in_flight,
-        engine_args=tuple(desired.engine_args),
+        engine_args=with_local_draft(tuple(desired.engine_args), tools.disk.folder),
     )
 
 

@@ -13,6 +13,8 @@ T = TypeVar("T")
 class Job(Generic[T]):
     def __init__(self) -> None:
         self.progress = ""
+        self.measured = (0, 0)
+        """Bytes that are done, and of all; (0, 0): not told."""
         self._cancelled = threading.Event()
         self._done = threading.Event()
         self._value: T | None = None
@@ -27,6 +29,9 @@ class Job(Generic[T]):
 
     def say(self, progress: str) -> None:
         self.progress = progress
+
+    def measure(self, done: int, total: int) -> None:
+        self.measured = (done, total)
 
     def cancel(self) -> None:
         """Ask it to end early; whatever it returns then is nobody's concern."""

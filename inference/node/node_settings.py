@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from headway import env
 from inference.engines.vllm import EngineSettings
+from inference.node.disk import DiskSettings
 from inference.node.golden import TOLERANCE_NATS
 from inference.node.watchdog import WatchdogSettings
 
@@ -12,6 +13,7 @@ from inference.node.watchdog import WatchdogSettings
 class NodeSettings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    disk: DiskSettings = field(default_factory=DiskSettings)
     is_prefork: bool = True
     """HEADWAY_ENGINE_PREFORK: start CPU engines by forking a process that has imported vLLM already."""
     start_limit_s: float = 600.0
@@ -52,6 +54,11 @@ def node_settings() -> NodeSettings:
             stall_s=env.seconds("HEADWAY_ENGINE_STALL_S", 30.0, at_least=1.0),
             canary_every_s=env.seconds("HEADWAY_ENGINE_CANARY_S", 30.0, at_least=1.0),
             canary_limit_s=env.seconds("HEADWAY_ENGINE_CANARY_LIMIT_S", 15.0, at_least=1.0),
+        ),
+        disk=DiskSettings(
+            budget_bytes=env.whole("HEADWAY_WEIGHTS_BUDGET_GB", 0) * 10**9,
+            keep_free_bytes=env.whole("HEADWAY_WEIGHTS_KEEP_FREE_GB", 2) * 10**9,
+            fetches_at_once=env.whole("HEADWAY_WEIGHTS_AT_ONCE", 2, at_least=1, at_most=64),
         ),
         is_prefork=env.truth("HEADWAY_ENGINE_PREFORK", True),
         start_limit_s=env.seconds("HEADWAY_ENGINE_START_S", 600.0, at_least=1.0),

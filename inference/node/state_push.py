@@ -19,7 +19,12 @@ STOP_LIMIT_S = 3.0
 
 
 def frame_of(load: EngineLoad) -> StateFrame:
-    return StateFrame(running=load.num_running, waiting=load.num_waiting, kv_used_ratio=load.kv_usage_ratio)
+    return StateFrame(
+        running=load.num_running,
+        waiting=load.num_waiting,
+        kv_used_ratio=load.kv_usage_ratio,
+        acceptance_ratio=load.acceptance_ratio,
+    )
 
 
 class StatePush:

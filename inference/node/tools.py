@@ -3,18 +3,37 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from headway.clock import Clock
 from inference.engines.client import EngineClient
 from inference.engines.environments import EngineEnvironment, EngineKind
 from inference.launchers.base import Launcher
 from inference.node.control_link import ControlLink
+from inference.node.disk import WeightsDisk
 from inference.node.jobs import Job, Jobs
 from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
 from inference.node.weight_files import Staged
 from inference.services.node import Desired
 from inference.tokenising.bundle import TokeniserBundle
+
+
+class Stageable(Protocol):
+    """A replica or a copy, as far as its weights are concerned."""
+
+    @property
+    def weights_uri(self) -> str: ...
+    @property
+    def weights_digest(self) -> str: ...
+    @property
+    def engine_environment(self) -> str: ...
+    @property
+    def engine_args(self) -> list[str]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def max_in_flight(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -32,7 +51,8 @@ class Tools:
     own_sessions: Callable[[], set[int]]
     """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""
     find_environment: Callable[[str], EngineEnvironment]
-    stage: Callable[[Desired, Job[Staged]], Staged]
+    disk: WeightsDisk
+    stage: Callable[[Stageable, Job[Any]], Staged]
     client: Callable[[str, str], EngineClient]
     machine_kind: Callable[[EngineKind], str]
     read_tokeniser: Callable[[Desired], TokeniserBundle | None]

@@ -290,6 +290,8 @@ class StateFrame:
     kv_used_ratio: float | None = None
     generated_tokens: int | None = None
     iteration_s: float | None = None
+    acceptance_ratio: float | None = None
+    """Of the tokens that speculation proposed since the engine's start, how many were right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def _sum(seen: list[PoolSnapshot]) -> PoolSnapshot:
         caps={name: cap for each in seen for name, cap in each.caps.items()},
         long_prefills=sum(each.long_prefills for each in seen),
         parked=sum(each.parked for each in seen),
+        acceptance={name: ratio for each in seen for name, ratio in each.acceptance.items()},
         replicas={name: view for each in seen for name, view in each.replicas.items()},
         waiting_tokens=sum(each.waiting_tokens for each in seen),
         targets=seen[0].targets,

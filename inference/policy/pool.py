@@ -56,6 +56,8 @@ class PoolSnapshot:
     parked: int = 0
     """Since the start."""
     jain_index: float = 1.0
+    acceptance: dict[str, float] = field(default_factory=dict)
+    """Of speculation, by replica; those that do not speculate are left out."""
     replicas: dict[str, ReplicaView] = field(default_factory=dict)
     waiting_tokens: int = 0
     """Of the prompts of those who wait."""
@@ -329,6 +331,7 @@ class Pool:
             caps=self._load.caps.caps(),
             long_prefills=self._load.long_prefills,
             parked=self._load.parking.num_parked,
+            acceptance=self.router.acceptance(),
             replicas=self.router.snapshot(now_s).replicas,
             waiting_tokens=sum(entry.ask.work_tokens for entry in self.queue.entries()),
             targets=self._load.caps.targets,

@@ -112,6 +112,11 @@ class Router:
             known.num_foreign = max(0, (frame.waiting or 0) - len(known.pending))
             self._chooser.refresh(known, now_s)
 
+    def acceptance(self) -> dict[str, float]:
+        """Of speculation, by replica, as their agents said last; those that do not speculate are left out."""
+        told = {name: known.frame.acceptance_ratio for name, known in self._fleet.replicas.items()}
+        return {name: ratio for name, ratio in told.items() if ratio is not None}
+
     # What to do with an asker
 
     def has_room(self, now_s: float) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from inference.engines.options import over
 from inference.errors import IllegalTransition
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.replicas import advance
@@ -57,7 +58,7 @@ def _desired(row: Replica) -> Desired:
         weights_digest=version.weights_digest,
         engine_environment=version.engine_environment,
         dtype=version.dtype,
-        engine_args=list(version.engine_args),
+        engine_args=over(version.engine_args, row.pool.engine_args),
         golden_prompts=list(version.golden_prompts),
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.db import transaction
 
 from headway.errors import InvalidInput
+from inference.engines.options import check_pool_args
 from inference.models import Pool, Replica
 from inference.policy.brain_tunables import targets_of
 from inference.services.registry import TARGET_FIELDS, pool_of, publish_model
@@ -47,6 +48,19 @@ def set_pool(*, public_id: str, changes: Mapping[str, int | None], actor: str) -
                 serving, _ = wanted_counts(pool, pool.version)
                 want(pool=pool, version=pool.version, serving=serving, warm=pool.warm_replicas)
             record_audit(actor=actor, action="pool.set", target=public_id, before=before, after=dict(changes))
+    return pool
+
+
+def set_pool_engine_args(*, public_id: str, engine_args: list[str], actor: str) -> Pool:
+    """For replicas that are started from then on, over their version's. Raises UnknownModel, InvalidInput."""
+    check_pool_args(engine_args)
+    with transaction.atomic():
+        pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+        before, pool.engine_args = pool.engine_args, engine_args
+        pool.save(update_fields=["engine_args"])
+        record_audit(
+            actor=actor, action="pool.set", target=public_id, before={"engine_args": before}, after={"engine_args": engine_args}
+        )
     return pool
 
 

@@ -1,5 +1,6 @@
 """Register models, versions and external replicas; say how many replicas a pool should have."""
 
+import re
 import secrets
 from urllib.parse import urlsplit
 
@@ -14,12 +15,13 @@ from inference.services import control
 from inference.services.replica_starts import usual_start_s
 from inference.services.replicas import publish_replica
 from inference.services.rollouts.split import versions_payload
-from inference.services.version_labels import version_label
+from inference.services.version_labels import version_label, version_named
 from inference.services.version_spec import VersionSpec
 from inference.services.wanted import Change, want
 from tenants.services.audit import record_audit
 
 MAX_PUBLIC_ID_CHARS = 200
+_VERSION = re.compile(r"(?P<model>.+?)(?::(?P<label>v\d+))?")
 TARGET_FIELDS = tuple(f"{tier.name.lower()}_{what}_ms" for tier in Tier for what in ("ttft", "inter_token"))
 
 
@@ -69,13 +71,14 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
 
 
 def _add_version(*, model: Model, pool: Pool, spec: VersionSpec, actor: str) -> ModelVersion:
+    _check_batch_cap(spec, pool)
     last = model.versions.order_by("-number").first()
     version = ModelVersion.objects.create(
         model=model,
         number=(last.number if last else 0) + 1,
         weights_uri=spec.weights_uri,
         engine_environment=spec.engine_environment,
-        engine_args=spec.engine_args,
+        engine_args=spec.all_engine_args(),
         dtype=spec.dtype,
         golden_prompts=spec.golden_prompts,
         created_by=actor[:200],
@@ -84,6 +87,16 @@ def _add_version(*, model: Model, pool: Pool, spec: VersionSpec, actor: str) -> 
         pool.version = version
         pool.save(update_fields=["version"])
     return version
+
+
+def _check_batch_cap(spec: VersionSpec, pool: Pool) -> None:
+    cap = spec.options.batch_cap
+    if cap is not None and cap < pool.max_in_flight:
+        raise InvalidInput(
+            f"batch_cap {cap} is below the {pool.max_in_flight} requests that gateways send to a replica at once: "
+            "set the pool's max_in_flight first",
+            param="batch_cap",
+        )
 
 
 def targets_ms(pool: Pool) -> dict[str, int | None]:
@@ -117,6 +130,19 @@ def pool_of(public_id: str) -> Pool:
         return Pool.objects.select_related("model", "version").get(model__public_id=public_id)
     except Pool.DoesNotExist:
         raise UnknownModel(f"there is no model {public_id!r}; `manage.py status` lists them", param="model") from None
+
+
+def find_version(named: str) -> ModelVersion:
+    """Of `NAME` the stable one, of `NAME:v2` that one. Raises UnknownModel, UnknownVersion, InvalidInput."""
+    match = _VERSION.fullmatch(named)
+    if match is None:
+        raise UnknownModel("a version is named by its model's public id, or NAME:v2", param="model")
+    pool = pool_of(match["model"])
+    if match["label"] is not None:
+        return version_named(pool.model, match["label"])
+    if pool.version is None:
+        raise InvalidInput(f"model {named!r} has no managed version", param="model")
+    return pool.version
 
 
 def register_replica(*, public_id: str, url: str, kind: str, actor: str, upstream_model: str = "") -> Replica:

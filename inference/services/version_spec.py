@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headway.errors import InvalidInput
-from inference.engines.vllm import parse_engine_args
+from inference.engines.options import EngineOptions, joined
+from inference.engines.speculation import draft_uri
 from inference.errors import BadWeights
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -25,11 +26,16 @@ class VersionSpec:
     engine_args: list[str] = field(default_factory=list)
     dtype: str = "auto"
     golden_prompts: list[dict[str, Any]] = field(default_factory=list)
+    options: EngineOptions = field(default_factory=EngineOptions)
+
+    def all_engine_args(self) -> list[str]:
+        """Its options as flags, then its own. Raises InvalidInput."""
+        return joined(self.options, self.engine_args)
 
     def check(self) -> None:
         """Raises InvalidInput (BadWeights) for what can never work, on whatever machine."""
         _check_weights_uri(self.weights_uri)
-        parse_engine_args(tuple(self.engine_args))
+        draft_uri(tuple(self.all_engine_args()))
         if self.dtype not in DTYPES:
             raise InvalidInput(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}", param="dtype")
         for number, prompt in enumerate(self.golden_prompts, start=1):

@@ -124,6 +124,7 @@ CELERY_BEAT_SCHEDULE = {
     "rollouts": {"task": "workers.tasks.tick_rollouts", "schedule": 5.0},
     "evals": {"task": "workers.tasks.sweep_evals", "schedule": 30.0},
     "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
+    "weights": {"task": "workers.tasks.stage_weights", "schedule": 20.0},
     "wake-ups": {"task": "workers.tasks.wake_sleeping_pools", "schedule": 1.0},
     "autoscaler": {"task": "workers.tasks.look_at_pools", "schedule": AUTOSCALE_S},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},

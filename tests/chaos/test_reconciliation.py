@@ -34,7 +34,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         tiny, golden = str(WEIGHTS / "tiny"), installation.home / "golden.json"
         golden.write_text(json.dumps([{"prompt": "one two three four five six", "max_tokens": 3}]))
         installation.manage(
-            "register_model", TINY, "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
+            "register_model", TINY, "--unchecked", "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
             "--golden", str(golden),
         )  # fmt: skip
         installation.manage("scale", TINY, "--replicas", "2")

@@ -55,7 +55,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)
         tiny = str(WEIGHTS / "tiny")
         installation.manage(
-            "register_model", TINY, "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
+            "register_model", TINY, "--unchecked", "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
             "--max-in-flight", str(NUM_STREAMS + NUM_SAMPLED),
         )  # fmt: skip
         installation.manage("scale", TINY, "--replicas", "2")

@@ -6,11 +6,13 @@ One JSON object a line on the control socket (file descriptor N).
 
     <- {"ready": true, "pid": 1, "threads": 1, "import_s": 8.1}
     -> {"launch": "rep-1", "argv": ["--model", ...], "env": {"NAME": "value"}, "log": "/path/of/its/output"}
+    -> {"launch": "check-1", "check": "/check_args.py", "argv": ["--model", ...], "env": {}, "answer": "/path"}
     <- {"launched": "rep-1", "pid": 2}          or {"launched": "rep-1", "error": "..."}
     <- {"exited": 2, "status": -9}              as it happens; a negative status is the signal that killed it
 
 A forked server leads a session of its own and keeps nothing of this process but its memory. This process ends at the
-end of file on the control socket (its agent is gone); the servers live on.
+end of file on the control socket (its agent is gone); the servers live on. A check is no server: its child writes what
+check_args.py says of the arguments to the file named, and ends.
 """
 
 import argparse
@@ -18,12 +20,14 @@ import gc
 import json
 import multiprocessing
 import os
+import runpy
 import select
 import signal
 import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import setproctitle
 
@@ -101,19 +105,44 @@ class Prefork:
             self.send({"launched": order["launch"], "error": f"fork: {error.strerror}"})
             return
         if pid == 0:
+            if "check" in order:
+                self.become_check(order)
             self.become_server(order)
         self.send({"launched": order["launch"], "pid": pid})
+
+    def become_check(self, order: dict) -> None:
+        """In the child; never returns."""
+        status = 1
+        try:
+            self.leave()
+            os.environ.update(order["env"])
+            checker = runpy.run_path(order["check"])
+            answer = Path(order["answer"])
+            partial = answer.with_name(f"{answer.name}.partial")
+            partial.write_text(json.dumps({"refused": checker["check"](order["argv"])}))
+            partial.replace(answer)
+            status = 0
+        except BaseException:  # noqa: BLE001 the boundary of this process: say why in the log
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def leave(self) -> None:
+        """In a child: let go of what is the parent's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        for fd in (self.woken, self.wake):
+            os.close(fd)
+        self.control.close()
 
     def become_server(self, order: dict) -> None:
         """In the child; never returns."""
         status = 1
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setsid()
-            for fd in (self.woken, self.wake):
-                os.close(fd)
-            self.control.close()
+            self.leave()
             redirect_output(order["log"])
             setproctitle.setproctitle(f"headway-engine {order['launch']}")
             os.environ.update(order["env"])

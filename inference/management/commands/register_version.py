@@ -4,8 +4,8 @@ from django.core.management.base import CommandParser
 
 from headway.command import HeadwayCommand, actor
 from headway.errors import InvalidInput
-from inference.management.version_arguments import add_version_arguments, version_spec
-from inference.services.registry import register_version
+from inference.management.version_arguments import add_version_arguments, checked, version_spec
+from inference.services.registry import pool_of, register_version
 
 
 class Command(HeadwayCommand):
@@ -19,5 +19,7 @@ class Command(HeadwayCommand):
         spec = version_spec(options)
         if spec is None:
             raise InvalidInput("a version needs --weights")
+        pool = pool_of(public_id)
+        checked(spec, options, max_in_flight=pool.max_in_flight, pool_args=pool.engine_args, say=self.say)
         version = register_version(public_id=public_id, spec=spec, actor=actor())
         self.print_result(str(version), {"model": public_id, "version": version.number}, as_json=json)

@@ -8,7 +8,7 @@ from inference.eval_models import OPEN_EVALS, EvalRun, EvalState
 from inference.services.evals.reads import run_values
 from inference.services.evals.runs import DEFAULT_CONCURRENCY, ask_for_run, run_with
 from inference.services.evals.sets import eval_set_named
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 
 LOOK_S = 1.0
 

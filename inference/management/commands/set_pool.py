@@ -1,12 +1,17 @@
+import shlex
 from argparse import ArgumentTypeError
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandParser
 
 from headway.command import HeadwayCommand, actor
 from headway.tables import table
+from inference.engines.options import check_pool_args
+from inference.management.version_arguments import shell_words
 from inference.selectors import PoolStatus, pool_status
-from inference.services.pools import BOUNDS, SCALING, set_pool
+from inference.services.engine_arguments import check_pool
+from inference.services.pools import BOUNDS, SCALING, set_pool, set_pool_engine_args
 from inference.services.registry import TARGET_FIELDS, pool_of
 
 DEFAULT = "default"
@@ -23,6 +28,10 @@ class Command(HeadwayCommand):
         parser.add_argument("--min-in-flight", type=int, help="the batch cap goes no lower")
         parser.add_argument("--max-in-flight", type=int, help="requests at once on one replica, at most")
         parser.add_argument("--max-queued", type=int, help="requests that may wait in front of the pool")
+        parser.add_argument(
+            "--engine-args",
+            help="for replicas started from then on, over their version's: how they run, not what they answer ('' for none)",
+        )
         parser.add_argument("--autoscale", choices=("on", "off"), help="whether the autoscaler says how many serve")
         parser.add_argument("--min", type=int, dest="min_replicas", help="replicas that serve, at least; 0: may go to zero")
         parser.add_argument("--max", type=int, dest="max_replicas", help="and at most")
@@ -37,6 +46,11 @@ class Command(HeadwayCommand):
         given = {name: options[name] for name in (*BOUNDS, *SCALING, *TARGET_FIELDS) if options[name] is not None}
         changes = {name: None if value == DEFAULT else value for name, value in given.items()}
         pool = set_pool(public_id=model, changes=changes, actor=actor()) if changes else pool_of(model)
+        if options["engine_args"] is not None:
+            words = shell_words(options["engine_args"])
+            check_pool_args(words)
+            check_pool(pool=pool, engine_args=words, home=settings.HOME, say=self.say)
+            pool = set_pool_engine_args(public_id=model, engine_args=words, actor=actor())
         status = pool_status(pool)
         self.print_result(_text(status), status.as_dict(), as_json=json)
 
@@ -53,4 +67,6 @@ def _milliseconds(text: str) -> int | str:
 def _text(status: PoolStatus) -> str:
     rows = [[tier, f"{target['ttft_ms']} ms", f"{target['inter_token_ms']} ms"] for tier, target in status.targets.items()]
     bounds = f"{status.min_in_flight} to {status.max_in_flight} requests at once on a replica, {status.max_queued} may wait"
+    if status.engine_args:
+        bounds += f"\nengine arguments over the version's: {shlex.join(status.engine_args)}"
     return f"{bounds}\nreplicas: {status.scaling.text}\n\n" + table(["tier", "time to first token", "between tokens"], rows)

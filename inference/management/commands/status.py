@@ -5,8 +5,9 @@ from django.utils import timezone
 from billing.selectors import ReconciliationView, latest_reconciliation
 from headway.command import HeadwayCommand
 from headway.tables import table
-from inference.selectors import FleetStatus, ModelStatus, fleet_status
+from inference.selectors import CopyStatus, FleetStatus, ModelStatus, fleet_status
 
+COPY_COLUMNS = ["weights of", "version", "on node", "state", "for", "size", "reason"]
 POOL_COLUMNS = ["pool of", "at once", "may wait", "interactive", "standard", "batch (first token/between)", "replicas"]
 COLUMNS = ["model", "version", "ready", "replica", "where", "state", "for", "reason"]
 
@@ -37,11 +38,20 @@ def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
                 ["node", "machine", "seen"], [[n["name"], n["machine_kind"], f"{n['seen_s_ago']} s ago"] for n in status.nodes]
             )
         )
+    if status.copies:
+        parts.append(table(COPY_COLUMNS, [_copy_row(copy) for copy in status.copies]))
     if status.gateways:
         rows = [[g["gateway"], _behind(g["changes_behind"]), f"{g['process']} of {g['processes']}"] for g in status.gateways]
         parts.append(table(["gateway", "feed", "process"], rows))
     parts += _dispatcher(status.lease, seen)
     return "\n\n".join(parts)
+
+
+def _copy_row(copy: CopyStatus) -> list[object]:
+    size = f"{copy.bytes_done / 1e6:,.0f} MB"
+    if copy.bytes_total > copy.bytes_done:
+        size = f"{copy.bytes_done / 1e6:,.0f} of {copy.bytes_total / 1e6:,.0f} MB"
+    return [copy.model, copy.version, copy.node, copy.state, f"{copy.since_s} s", size, copy.reason]
 
 
 def _pool_row(model: ModelStatus) -> list[object]:
@@ -76,6 +86,11 @@ def _dispatcher(lease: dict[str, Any] | None, seen: dict[str, Any] | None) -> li
     ]
     if queues:
         parts.append(table(["queue", "running", "slots", "interactive", "standard", "batch"], queues))
+    speculating = [
+        [replica, f"{100 * ratio:.0f} %"] for pool in seen["pools"].values() for replica, ratio in pool["acceptance"].items()
+    ]
+    if speculating:
+        parts.append(table(["speculating replica", "tokens accepted"], speculating))
     in_use = [[use["scope"], use["id"], use["kind"], use["value"], use["used"], use["reserved"]] for use in limits["in_use"]]
     if in_use:
         parts.append(table(["limit of", "id", "kind", "value", "used", "reserved"], in_use))

@@ -15,7 +15,7 @@ from inference.evals.scores import Interval, Paired, mcnemar, paired_difference,
 from inference.models import Model, ModelVersion, Pool
 from inference.services.evals.gates import paired_counts
 from inference.services.evals.sets import set_label
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 
 MAX_TAGS_SHOWN = 50
 

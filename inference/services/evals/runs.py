@@ -14,7 +14,8 @@ from inference.errors import UnknownEval, UnknownVersion
 from inference.eval_models import EVAL_TRANSITIONS, OPEN_EVALS, EvalRun, EvalSet, EvalState
 from inference.models import ModelVersion, Pool
 from inference.services.evals.sets import set_label
-from inference.services.registry import pool_of, version_label
+from inference.services.registry import pool_of
+from inference.services.version_labels import version_label
 from tenants.services.audit import record_audit
 from tenants.services.keys import revoke_api_key
 from workers.services import outbox

@@ -26,7 +26,7 @@ from inference.evals.scores import wilson
 from inference.models import Pool
 from inference.services.evals.asking import Answer, Asker, GatewayAway, WrongVersion
 from inference.services.evals.runs import KIND, advance, revoke_key, start_next
-from inference.services.registry import version_label
+from inference.services.version_labels import version_label
 from tenants.services.keys import issue_api_key
 from tenants.services.operations import operations_tenant
 from workers.errors import TryLater

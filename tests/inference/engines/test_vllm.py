@@ -101,6 +101,20 @@ vllm:iteration_tokens_total_bucket{engine="0",le="1.0",model_name="m"} 6.0
     assert (load.num_running, load.num_waiting, load.progress) == (5, 0, 107.0)
 
 
+def test_the_share_of_proposed_tokens_that_were_right_is_read_and_is_nothing_without_speculation() -> None:
+    text = """vllm:spec_decode_num_drafts_total{engine="0"} 30.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 80.0
+vllm:spec_decode_num_draft_tokens_total{engine="1",model_name="m"} 40.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 30.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 25.0
+"""
+    load = parse_metrics(text)
+    assert (load.proposed_tokens, load.accepted_tokens, load.acceptance_ratio) == (120, 30, 0.25)
+    assert load.progress == 0.0
+    assert parse_metrics("").acceptance_ratio is None
+    assert parse_metrics(text.replace("80.0", "0.0").replace("40.0", "0.0")).acceptance_ratio is None
+
+
 def test_an_environment_is_found_by_its_name_and_its_kind_stands_in_it(tmp_path: Path) -> None:
     (tmp_path / "vllm-cpu-1/bin").mkdir(parents=True)
     (tmp_path / "vllm-cpu-1/bin/python").touch()

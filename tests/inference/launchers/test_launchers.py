@@ -12,7 +12,7 @@ import pytest
 
 from inference.engines.environments import EngineEnvironment, EngineKind
 from inference.engines.vllm import TAG_VARIABLE
-from inference.launchers import prefork_launcher, processes
+from inference.launchers import parser_child, prefork_launcher, processes
 from inference.launchers.base import LaunchFailed, LaunchSpec
 from inference.launchers.exec_launcher import ExecLauncher
 from inference.launchers.prefork_launcher import PreforkLauncher
@@ -64,6 +64,54 @@ def forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironmen
     (tmp_path / "fork/bin").mkdir(parents=True)
     (tmp_path / "fork/bin/python").symlink_to(sys.executable)
     return EngineEnvironment(name="vllm-cpu-2", folder=tmp_path / "fork", kind=EngineKind.CPU)
+
+
+CHECKER = """
+import json, os, sys
+def check(argv):
+    if "--die" in argv:
+        os._exit(3)
+    return f"unknown {argv[-1]} in {os.environ['KIND']}" if "--bad" in argv else ""
+if __name__ == "__main__":
+    print("chatter")
+    print(json.dumps({"refused": check(json.loads(sys.argv[1]))}))
+"""
+
+
+@pytest.fixture
+def checker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of check_args.py."""
+    script = tmp_path / "check_args.py"
+    script.write_text(CHECKER)
+    monkeypatch.setattr(prefork_launcher, "CHECK_SCRIPT", script)
+    monkeypatch.setattr(parser_child, "SCRIPT", script)
+
+
+@pytest.mark.usefixtures("checker")
+@pytest.mark.parametrize("kind", [ExecLauncher, PreforkLauncher])
+def test_the_engines_parser_is_asked_in_a_child(
+    forking: EngineEnvironment, tmp_path: Path, kind: type[ExecLauncher] | type[PreforkLauncher]
+) -> None:
+    launcher = PreforkLauncher(TAG, tmp_path) if kind is PreforkLauncher else ExecLauncher(TAG)
+    variables = {TAG_VARIABLE: TAG, "PATH": os.environ["PATH"], "KIND": "child"}
+    with contextlib.closing(launcher):
+        assert launcher.refusal(forking, variables, ["--good"]) == ""
+        assert launcher.refusal(forking, variables, ["--bad", "--x"]) == "unknown --x in child"
+        with pytest.raises(LaunchFailed, match="could not be asked"):
+            launcher.refusal(forking, variables, ["--die"])
+        assert launcher.refusal(forking, variables, ["--good"]) == "", "and it goes on"
+
+
+@pytest.mark.usefixtures("checker")
+def test_without_the_forking_process_the_parser_is_asked_the_plain_way(
+    forking: EngineEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(1)")
+    monkeypatch.setattr(prefork_launcher, "SCRIPT", broken)
+    variables = {TAG_VARIABLE: TAG, "PATH": os.environ["PATH"], "KIND": "child"}
+    with contextlib.closing(PreforkLauncher(TAG, tmp_path)) as launcher:
+        assert launcher.refusal(forking, variables, ["--bad", "--x"]) == "unknown --x in child"
 
 
 def spec_of(environment: EngineEnvironment, log: Path, *arguments: str) -> LaunchSpec:

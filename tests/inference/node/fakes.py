@@ -13,6 +13,7 @@ from inference.engines.vllm import EngineLoad
 from inference.errors import EngineFailed
 from inference.launchers.base import LaunchFailed, LaunchSpec, Running
 from inference.models import ReplicaState
+from inference.node.disk import WeightsDisk
 from inference.node.jobs import Job
 from inference.node.node_files import NodeFiles
 from inference.node.node_settings import NodeSettings
@@ -20,8 +21,10 @@ from inference.node.tools import Tools
 from inference.node.weight_files import Staged
 from inference.services.engine_counters import Count
 from inference.services.node import Desired, ReferenceKey
+from inference.services.weight_copies import NodeCopies
 from inference.tokenising.bundle import TokeniserBundle
 from inference.tokenising.counter import PromptCounter
+from inference.weight_models import CopyState
 
 T = TypeVar("T")
 IDLE = EngineLoad(num_running=0, num_waiting=0, kv_usage_ratio=0.0, progress=0.0)
@@ -67,6 +70,9 @@ class FakeLauncher:
 
     def prepare(self, environment: EngineEnvironment, process_environment: Any) -> None:
         pass
+
+    def refusal(self, environment: EngineEnvironment, process_environment: Any, arguments: Any) -> str:
+        return ""
 
     def launch(self, spec: LaunchSpec) -> Running:
         if self.failure:
@@ -156,6 +162,11 @@ class FakeLink:
         self.references: dict[ReferenceKey, list[list[float]]] = {}
         self.rows: list[Desired] = []
         self.counts: list[Count] = []
+        self.copies = NodeCopies(copies=[], needed_uris=[])
+        self.copy_moves: list[tuple[int, str, str, str]] = []
+        self.copy_notes: list[tuple[int, str, int, int]] = []
+        self.uses: list[tuple[int, str]] = []
+        self.evicted: list[int] = []
         self.is_away = False
 
     def poll(self) -> list[Desired] | None:
@@ -172,6 +183,28 @@ class FakeLink:
 
     def record_tokeniser(self, digest: str, content: bytes) -> None:
         self.tokenisers[digest] = content
+
+    def poll_copies(self) -> NodeCopies | None:
+        return None if self.is_away else self.copies
+
+    def move_copy(self, version_id: int, *, expected: CopyState, to: CopyState, reason: str = "", **changes: Any) -> None:
+        self.copy_moves.append((version_id, expected, to, reason))
+        is_final = bool(changes.get("is_final", False))
+        rows = [
+            replace(row, state=to, is_final=is_final) if row.version_id == version_id else row for row in self.copies.copies
+        ]
+        self.copies = replace(self.copies, copies=rows)
+
+    def note_copy(self, version_id: int, progress: str, done_bytes: int, total_bytes: int) -> None:
+        self.copy_notes.append((version_id, progress, done_bytes, total_bytes))
+
+    def record_use(self, version_id: int, *, size_bytes: int, digest: str) -> None:
+        self.uses.append((version_id, digest))
+
+    def record_evicted(self, version_ids: list[int], _reason: str) -> None:
+        self.evicted += version_ids
+        rows = [row for row in self.copies.copies if row.version_id not in version_ids]
+        self.copies = replace(self.copies, copies=rows)
 
     def record_digest(self, _version_id: int, digest: str) -> None:
         self.digests.append(digest)
@@ -231,7 +264,7 @@ class Workshop:
     engine: FakeEngine = field(default_factory=FakeEngine)
     jobs: Any = field(default_factory=NowJobs)
     settings: NodeSettings = field(default_factory=NodeSettings)
-    stage: Callable[[Desired, Job[Staged]], Staged] = lambda _desired, _job: Staged(path=Path("/w"), digest="d1")
+    stage: Callable[[Any, Job[Staged]], Staged] = lambda _desired, _job: Staged(path=Path("/w"), digest="d1")
     bundle: TokeniserBundle | None = None
     acknowledged: list[tuple[int, float]] = field(default_factory=list)
 
@@ -255,6 +288,7 @@ class Workshop:
             launcher=lambda _kind: self.launcher,
             own_sessions=set,
             find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=EngineKind.CPU),
+            disk=WeightsDisk(home.weights, home.node, self.settings.disk, free_bytes=lambda _path: 10**15),
             stage=lambda wanted, job: self.stage(wanted, job),
             client=lambda _url, _model: self.engine,
             machine_kind=lambda _kind: "cpu-test",

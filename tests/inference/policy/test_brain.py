@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from inference.dispatch.observing import observed
 from inference.policy.brain import Brain
 from inference.policy.brain_tunables import BrainTunables, ParkingTunables
 from inference.policy.decisions import (
@@ -723,6 +724,14 @@ class TestBatchCap:
         cell.decode(0.01, seconds=10.0)
         assert len(ids(cell.take(cell.brain.frame("a", StateFrame(), 11.0)))) == 1
         assert cell.brain.snapshot(11.0).pools["m"].caps == {"a": 9}
+
+    def test_acceptance_of_speculation_is_shown_for_those_that_speculate(self) -> None:
+        cell = Cell(ReplicaSpec("a", 10), ReplicaSpec("b", 10))
+        cell.take(cell.brain.frame("a", StateFrame(acceptance_ratio=0.4), 1.0))
+        cell.take(cell.brain.frame("b", StateFrame(running=1), 1.0))
+        snapshot = cell.brain.snapshot(1.0)
+        assert snapshot.pools["m"].acceptance == {"a": 0.4}
+        assert observed(snapshot)["pools"]["m"]["acceptance"] == {"a": 0.4}
 
     def test_gaps_made_by_the_prompts_of_others_take_no_slot_away(self) -> None:
         """However slow it looks, fewer at once would not read them faster; nor is the engine's own word taken for it."""

@@ -5,12 +5,13 @@ import random
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
 from billing.services.attempt_rows import AttemptDraft
 from billing.services.ledger import record_usage
 from inference.models import ControlChange, ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaState
-from inference.rollout_models import Rollout, RolloutState
+from inference.rollout_models import Rollout, RolloutEvent, RolloutState
 from inference.services.registry import register_model, register_version, scale
 from inference.services.replicas import HELD, publish_replica
 from inference.services.rollouts.moves import rollout_numbered
@@ -32,12 +33,17 @@ def spec(weights: str = "/weights/m") -> VersionSpec:
 class Cast:
     """Its clock is what `at` says; nothing waits."""
 
-    def __init__(self, *, replicas: int = 2, model: str = "m", versions: int = 2) -> None:
+    def __init__(self, *, replicas: int = 2, model: str = "m", versions: int = 2, is_there: bool = False) -> None:
+        """`is_there`: the model is, from another cast's day, and time goes on where that had come to."""
         self.model, self.now = model, timezone.now()
         self.broken: dict[int, str] = {}
         """Versions (by number) whose engines end: why."""
         self.stuck: set[int] = set()
         """Versions whose engines do not get ready; those that are stay so."""
+        if is_there:
+            newest = RolloutEvent.objects.filter(rollout__model__public_id=model).latest("id")
+            self.now = max(self.now, newest.at)
+            return
         NodeHeartbeat.objects.update_or_create(
             name="here", defaults={"machine_kind": "cpu", "seen_at": timezone.now() + timedelta(days=1)}
         )
@@ -78,8 +84,10 @@ class Cast:
                 state, epoch, reason = (_R.WARM if replica.is_standby else _R.READY), max(1, replica.epoch), ""
             if (state, epoch) != (replica.state, replica.epoch):
                 replica.state, replica.epoch, replica.reason, replica.changed_at = state, epoch, reason, self.now
-                replica.save()
-                publish_replica(replica)
+                replica.url = "unix:/nowhere.sock"
+                with transaction.atomic():
+                    replica.save()
+                    publish_replica(replica)
 
     def hold(self, number: int, reason: str) -> None:
         """Its engines fail in a way that trying again cannot mend."""
