@@ -74,6 +74,14 @@ class UsageRecord(models.Model):
         return f"{self.request_id} {self.end_state}"
 
 
+class AttemptOutcome(models.TextChoices):
+    """What an attempt says about the version, and the engine, that served it."""
+
+    OK = "ok"
+    FAILED = "failed"
+    NEUTRAL = "neutral"
+
+
 class Attempt(models.Model):
     """What one engine did for one request, where that is more than the request's record says.
 
@@ -87,6 +95,11 @@ class Attempt(models.Model):
     replica = models.CharField(max_length=64)
     replica_epoch = models.PositiveIntegerField()
     ending = models.CharField(max_length=32, help_text="parked, or an end state")
+    model = models.CharField(max_length=200, blank=True)
+    version = models.CharField(max_length=64, blank=True)
+    outcome = models.CharField(max_length=16, blank=True, choices=AttemptOutcome.choices)
+    ttft_ms = models.PositiveIntegerField(null=True, help_text="since it was dispatched; null: there was no token")
+    inter_token_ms = models.FloatField(null=True, help_text="mean; null: there were not two tokens")
     prompt_tokens = models.PositiveIntegerField()
     completion_tokens = models.PositiveIntegerField()
     max_prompt_tokens = models.PositiveIntegerField()
@@ -96,7 +109,10 @@ class Attempt(models.Model):
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("request_id", "number"), name="one_row_per_attempt"),)
-        indexes = (models.Index(fields=("replica", "replica_epoch"), name="attempts_by_engine"),)
+        indexes = (
+            models.Index(fields=("replica", "replica_epoch"), name="attempts_by_engine"),
+            models.Index(fields=("model", "version", "ended_at"), name="attempts_by_version"),
+        )
 
     def __str__(self) -> str:
         return f"{self.request_id}-{self.number} {self.ending}"

@@ -15,8 +15,11 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_fleet", "Fleet", "monitor"),
+    ("operator_jobs", "Jobs and incidents", "triangle-alert"),
     ("operator_models", "Models", "box"),
     ("operator_rollouts", "Rollouts", "activity"),
+    ("operator_evals", "Evals", "circle-check"),
     ("operator_pools", "Pools", "gauge"),
     ("operator_decisions", "Autoscaler", "sliders-horizontal"),
     ("operator_reports", "Reports", "chart-column"),

@@ -4,8 +4,11 @@ from django.urls import path
 
 from dashboard.views import (
     operator_adjustments,
+    operator_evals,
     operator_exports,
+    operator_fleet,
     operator_invoices,
+    operator_jobs,
     operator_pools,
     operator_prices,
     operator_reconciliation,
@@ -16,7 +19,10 @@ from dashboard.views import (
 )
 
 T = "tenants/<slug:tenant>/"
+RUN = "evals/runs/<id:run_id>/"
 INVOICE = "invoices/<slug:number>/"
+ZONE = "fleet/zones/<str:zone>/"
+REPLICA = "fleet/replicas/<slug:replica>/"
 MODEL = "models/<int:model>/"
 
 urlpatterns = [
@@ -42,6 +48,18 @@ urlpatterns = [
     path("rollouts/<int:number>/", operator_rollouts.rollout, name="operator_rollout"),
     path("rollouts/<int:number>/<slug:verb>/", operator_rollouts.act, name="operator_rollout_act"),
     path(T + "debit/", operator_tenants.debit, name="operator_debit"),
+    path("fleet/", operator_fleet.fleet, name="operator_fleet"),
+    path(ZONE, operator_fleet.zone, name="operator_zone"),
+    path(ZONE + "drain/", operator_fleet.drain, name="operator_zone_drain"),
+    path(ZONE + "undrain/", operator_fleet.undrain, name="operator_zone_undrain"),
+    path("fleet/nodes/<str:node>/cordon/", operator_fleet.cordon, name="operator_cordon"),
+    path("fleet/nodes/<str:node>/forget/", operator_fleet.forget, name="operator_node_forget"),
+    path(REPLICA, operator_fleet.replica, name="operator_replica"),
+    path(REPLICA + "drain/", operator_fleet.move, name="operator_replica_drain"),
+    path(REPLICA + "restart/", operator_fleet.restart, name="operator_replica_restart"),
+    path(REPLICA + "log/", operator_fleet.log, name="operator_replica_log"),
+    path("jobs/", operator_jobs.jobs, name="operator_jobs"),
+    path("jobs/<id:entry_id>/again/", operator_jobs.again, name="operator_job_again"),
     path("pools/", operator_pools.pools, name="operator_pools"),
     path("pools/<id:pool_id>/", operator_pools.change, name="operator_pool"),
     path("scaling/", operator_pools.decisions, name="operator_decisions"),
@@ -62,5 +80,15 @@ urlpatterns = [
     path("adjustments/", operator_adjustments.adjustments, name="operator_adjustments"),
     path("adjustments/goodwill/", operator_adjustments.goodwill, name="operator_goodwill"),
     path("adjustments/<slug:request_id>/", operator_adjustments.adjust, name="operator_adjust"),
+    path("evals/", operator_evals.evals, name="operator_evals"),
+    path("evals/import/", operator_evals.import_set, name="operator_eval_import"),
+    path("evals/run/", operator_evals.run_set, name="operator_eval_run_set"),
+    path("evals/gate/", operator_evals.gate, name="operator_eval_gate"),
+    path("evals/gates/<id:gate_id>/remove/", operator_evals.drop_gate, name="operator_eval_gate_remove"),
+    path("evals/sets/<id:set_id>/", operator_evals.eval_set, name="operator_eval_set"),
+    path(RUN, operator_evals.run, name="operator_eval_run"),
+    path(RUN + "against/<id:against_id>/", operator_evals.compare, name="operator_eval_compare"),
+    path(RUN + "cancel/", operator_evals.cancel, name="operator_eval_cancel"),
+    path(RUN + "baseline/", operator_evals.baseline, name="operator_eval_baseline"),
     path(T + "visit/", operator_tenants.visit, name="operator_visit"),
 ]

@@ -124,7 +124,15 @@ def fleet_status(now: datetime) -> FleetStatus:
     return FleetStatus(
         models=[_model_status(pool, now) for pool in pools],
         nodes=[
-            {"name": node.name, "machine_kind": node.machine_kind, "seen_s_ago": round((now - node.seen_at).total_seconds(), 1)}
+            {
+                "name": node.name,
+                "machine_kind": node.machine_kind,
+                "zone": node.zone,
+                "max_replicas": node.max_replicas,
+                "is_cordoned": node.is_cordoned,
+                "is_lost": node.lost_at is not None,
+                "seen_s_ago": round((now - node.seen_at).total_seconds(), 1),
+            }
             for node in NodeHeartbeat.objects.order_by("name")
         ],
         gateways=[

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -288,3 +290,9 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 def every_tenant_id() -> list[UUID]:
     """Of customers, in the order they were made: our own account is sent no invoice."""
     return list(Tenant.objects.filter(is_operator=False).order_by("created_at", "id").values_list("id", flat=True))
+
+
+def newest_audit(*, prefixes: Sequence[str], limit: int) -> list[Any]:
+    """Of actions that begin with one of these, whoever's: the newest first."""
+    wanted = reduce(or_, (Q(action__startswith=prefix) for prefix in prefixes))
+    return list(AuditEntry.objects.filter(wanted).order_by("-id")[:limit])

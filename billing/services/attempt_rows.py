@@ -5,7 +5,25 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from billing.models import Attempt
+from billing.models import Attempt, AttemptOutcome
+
+_NEUTRAL_ENDINGS = frozenset(
+    {
+        "parked",
+        "client_gone_before_first_token",
+        "client_gone_after_first_token",
+        "cut_by_drain",
+        "gateway_lost",
+        "refused",
+    }
+)
+
+
+def outcome_of(ending: str) -> AttemptOutcome:
+    """What it says about who served it: nothing where its client left, or was at fault, or we ended it."""
+    if ending == "done":
+        return AttemptOutcome.OK
+    return AttemptOutcome.NEUTRAL if ending in _NEUTRAL_ENDINGS else AttemptOutcome.FAILED
 
 
 class AttemptDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +39,11 @@ class AttemptDraft(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     max_prompt_tokens: int = 0
     max_completion_tokens: int = 0
+    model: str = ""
+    version: str = ""
+    outcome: str = ""
+    ttft_ms: int | None = None  # since it was dispatched
+    inter_token_ms: float | None = None
 
 
 def write_attempts(attempts: dict[str, tuple[AttemptDraft, ...]], *, replaced: Iterable[str]) -> None:
@@ -36,6 +59,11 @@ def _row(request_id: str, draft: AttemptDraft) -> Attempt:
         replica=draft.replica,
         replica_epoch=draft.replica_epoch,
         ending=draft.ending,
+        model=draft.model,
+        version=draft.version,
+        outcome=draft.outcome or outcome_of(draft.ending),
+        ttft_ms=draft.ttft_ms,
+        inter_token_ms=draft.inter_token_ms,
         prompt_tokens=draft.prompt_tokens,
         completion_tokens=draft.completion_tokens,
         max_prompt_tokens=draft.max_prompt_tokens,

@@ -153,16 +153,20 @@ def _attempts_of(final: UsageDraft) -> tuple[AttemptDraft, ...]:
     """Always rows, for a record that may go on saying `gateway_lost`."""
     if final.attempt_rows or not final.attempts:
         return final.attempt_rows
-    figures = {"prompt_tokens": final.prompt_tokens, "completion_tokens": final.completion_tokens}
     only = AttemptDraft(
         number=1,
         replica=final.replica,
         replica_epoch=final.replica_epoch,
         ending=final.end_state,
+        model=final.model,
+        version=final.version,
+        ttft_ms=None if final.ttft_ms is None else max(0, final.ttft_ms - final.queue_ms),
         started_at_s=final.started_at_s,
         ended_at_s=final.ended_at_s,
-        **figures,
-        **{f"max_{name}": tokens for name, tokens in figures.items()},
+        prompt_tokens=final.prompt_tokens,
+        completion_tokens=final.completion_tokens,
+        max_prompt_tokens=final.prompt_tokens,
+        max_completion_tokens=final.completion_tokens,
     )
     return (only,)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inference.api import operator_pools, operator_weights, rollouts, versions
+from inference.api import fleet, operator_pools, operator_weights, rollouts, versions
 
 OF_TENANT = {"pins/": versions.Pins}
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
@@ -13,6 +13,11 @@ OF_OPERATORS: dict[str, Any] = {
     "pools/": operator_pools.Pools,
     "pools/<id:pool_id>/": operator_pools.OnePool,
     "scaling/": operator_pools.Decisions,
+    "fleet/": fleet.Fleet,
+    "fleet/cordons/": fleet.Cordons,
+    "fleet/moves/": fleet.Moves,
+    "drains/": fleet.Drains,
+    "drains/undo/": fleet.Undrains,
     "versions/": versions.Versions,
     "versions/retirements/": versions.Retirements,
     "tenants/<slug:tenant>/pins/": versions.OperatorPins,

@@ -34,6 +34,10 @@ def _pool(pool: PoolSnapshot) -> dict[str, Any]:
         "caps": dict(pool.caps),
         "parked": pool.parked,
         "jain_index": pool.jain_index,
+        "versions": {
+            label: {"in_flight": seen.in_flight, "queued": seen.queued, "capacity": seen.capacity}
+            for label, seen in pool.versions.items()
+        },
         "acceptance": dict(pool.acceptance),
     }
 

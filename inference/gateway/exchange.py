@@ -486,6 +486,7 @@ class Exchange:
         now_s = self.parts.clock.monotonic_s()
         if self._grant is not None:
             self._grant.first_token()
+        self.notes.output(now_s)
         if self.record.ttft_ms is None:
             self.record.ttft_ms = self.record.elapsed_ms()
             self.parts.metrics.first_output(self.record.ttft_ms / 1000)

@@ -9,6 +9,7 @@ weights/          staged model weights
 tokenisers/       what prompts are counted with, by digest
 node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
 logs/             one file a process, rotated
+tls/              our certificate authority, and certificates of gateways and nodes, with their keys (0600)
 exports/          large files that were asked for, for a week
 run/              sockets and locks
 """
@@ -76,6 +77,10 @@ class Home:
         if path.stat().st_uid != os.getuid():
             raise PermissionError(f"{path} belongs to another user")
         return path
+
+    @property
+    def tls(self) -> Path:
+        return self.folder("tls")
 
     def secret_key(self) -> str:
         """Django's SECRET_KEY."""

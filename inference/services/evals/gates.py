@@ -4,18 +4,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Count, OuterRef, Subquery
 
 from headway.errors import InvalidInput
 from inference.errors import UnknownEval
-from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSample, EvalSet, EvalState
-from inference.evals.scores import Bound, Paired, Verdict, judge_drop, judge_score, worst
+from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSet, EvalState
+from inference.evals.scores import Bound, Verdict, judge_drop, judge_score, worst
 from inference.models import Model, ModelVersion, Pool
+from inference.services.evals.pairs import paired_counts
 from inference.services.evals.runs import new_run, start_next
 from inference.services.evals.sets import set_label
 from inference.services.registry import pool_of
 from tenants.services.audit import record_audit
 
+MAX_TRIES = 3
 LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 0.9999
 
 
@@ -79,7 +80,7 @@ def ensure_runs(
     """A run of each gate's set on the candidate, and on the stable version where the gate compares the two.
 
     One that is done, or under way, is not run again (`since`: unless it was asked for before). Called again it does nothing
-    more. Failed and cancelled ones do not count: call it again to run them anew. Returns all that the gates are about.
+    more; those of this actor that failed or were cancelled are run anew, MAX_TRIES times in all. Returns those that count.
     """
     runs = []
     with transaction.atomic():
@@ -88,7 +89,10 @@ def ensure_runs(
             compared = [stable_version] if gate.max_drop is not None and stable_version is not None else []
             for version in [candidate_version, *compared]:
                 found = _usable_run(gate, version, since)
-                runs.append(found or new_run(eval_set=gate.eval_set, pool=pool, version=version, actor=actor))
+                if found is None and _tries(gate, version, actor) < MAX_TRIES:
+                    found = new_run(eval_set=gate.eval_set, pool=pool, version=version, actor=actor)
+                if found is not None:
+                    runs.append(found)
         start_next()
     return runs
 
@@ -110,26 +114,6 @@ def verdict_of(results: list[GateResult]) -> Verdict:
     return worst([result.verdict for result in results])
 
 
-def paired_counts(new: EvalRun, old: EvalRun) -> Paired:
-    """On the cases that both have answered. Raises InvalidInput for runs of different sets."""
-    if new.eval_set_id != old.eval_set_id:
-        raise InvalidInput("runs are compared on the same cases: these are of different sets", param="against")
-    theirs = EvalSample.objects.filter(run=old, case=OuterRef("case")).values("has_passed")[:1]
-    rows = EvalSample.objects.filter(run=new).annotate(old_passed=Subquery(theirs)).exclude(old_passed=None)
-    found = {
-        (passed, old_passed): number
-        for passed, old_passed, number in rows.values("has_passed", "old_passed")
-        .annotate(number=Count("id"))
-        .values_list("has_passed", "old_passed", "number")
-    }
-    return Paired(
-        both=found.get((True, True), 0),
-        only_new=found.get((True, False), 0),
-        only_old=found.get((False, True), 0),
-        neither=found.get((False, False), 0),
-    )
-
-
 def _usable_run(gate: EvalGate, version: ModelVersion, since: datetime | None) -> EvalRun | None:
     """The newest that is done, else one that is under way."""
     rows = EvalRun.objects.filter(eval_set=gate.eval_set, model=gate.model, version=version)
@@ -139,12 +123,16 @@ def _usable_run(gate: EvalGate, version: ModelVersion, since: datetime | None) -
     return done or rows.filter(state__in=OPEN_EVALS).order_by("id").first()
 
 
+def _tries(gate: EvalGate, version: ModelVersion, actor: str) -> int:
+    return EvalRun.objects.filter(eval_set=gate.eval_set, model=gate.model, version=version, created_by=actor[:200]).count()
+
+
 def _result(gate: EvalGate, stable: ModelVersion | None, candidate: ModelVersion, since: datetime | None) -> GateResult:
     run = _usable_run(gate, candidate, since)
     stable_run = _usable_run(gate, stable, since) if stable is not None and gate.max_drop is not None else None
-    reasons = [_missing("candidate", run)]
+    reasons = [_missing("candidate", run, gate, candidate)]
     if gate.max_drop is not None:
-        reasons.append(_missing("stable version", stable_run))
+        reasons.append(_missing("stable version", stable_run, gate, stable))
     missing = [f"{set_label(gate.eval_set)}: {reason}" for reason in reasons if reason]
     if missing or run is None:
         return GateResult(gate, Verdict.INSUFFICIENT, missing, run, stable_run)
@@ -156,10 +144,16 @@ def _result(gate: EvalGate, stable: ModelVersion | None, candidate: ModelVersion
     return GateResult(gate, worst([each.verdict for each in judged]), reasons, run, stable_run)
 
 
-def _missing(whose: str, run: EvalRun | None) -> str:
+def has_gates(model_id: int) -> bool:
+    return EvalGate.objects.filter(model=model_id).exists()
+
+
+def _missing(whose: str, run: EvalRun | None, gate: EvalGate, version: ModelVersion | None) -> str:
     """Why there is no result of it yet; empty: there is."""
     if run is None:
-        return f"the {whose} has no run"
+        rows = EvalRun.objects.filter(eval_set=gate.eval_set, model=gate.model, version=version)
+        last = rows.order_by("-id").first() if version is not None else None
+        return f"run {last.id} of the {whose} {last.state}: {last.reason}" if last is not None else f"the {whose} has no run"
     if run.state != EvalState.DONE:
         return f"run {run.id} of the {whose} is {run.state} ({run.cases_done} of {run.cases_total} cases)"
     return ""

@@ -1,19 +1,20 @@
 """Read runs: as lists, in figures, and two side by side."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Case as SqlCase
-from django.db.models import IntegerField, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models import F, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
 from headway.errors import NotFound
 from headway.money import picos_to_usd
-from inference.eval_models import OPEN_EVALS, EvalGate, EvalRun, EvalSample, EvalSet, EvalState
+from inference.eval_models import OPEN_EVALS, EvalCase, EvalGate, EvalRun, EvalSample, EvalSet, EvalState
 from inference.evals.scores import Interval, Paired, mcnemar, paired_difference, wilson
-from inference.models import Model, ModelVersion, Pool
-from inference.services.evals.gates import paired_counts
+from inference.models import Model, ModelVersion
+from inference.services.evals.pairs import paired_counts, paired_counts_of
 from inference.services.evals.sets import set_label
 from inference.services.version_labels import version_label
 
@@ -86,6 +87,10 @@ def eval_set_with(set_id: int) -> EvalSet:
     return found
 
 
+def cases_of(eval_set: EvalSet) -> QuerySet[EvalCase]:
+    return EvalCase.objects.filter(eval_set=eval_set).order_by("position")
+
+
 def eval_runs(*, model: str = "", eval_set: EvalSet | None = None) -> QuerySet[EvalRun]:
     """Newest first."""
     rows = EvalRun.objects.select_related("eval_set", "model", "version").order_by("-id")
@@ -123,26 +128,38 @@ def models_and_versions() -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def baseline_of(run: EvalRun) -> EvalRun | None:
-    """What it is held against: the set's baseline on its model, else the newest run of the stable version. Not itself."""
-    rows = eval_runs().filter(eval_set=run.eval_set_id, model=run.model_id, state=EvalState.DONE).exclude(pk=run.pk)
-    marked = rows.filter(is_baseline=True).first()
-    if marked is not None or run.is_baseline:
-        return marked
-    stable = Pool.objects.filter(model=run.model_id).values_list("version", flat=True).first()
-    return rows.filter(version=stable).first() if stable is not None and stable != run.version_id else None
+def comparable_runs(run: EvalRun) -> QuerySet[EvalRun]:
+    """Others of the same set that have answers, newest first."""
+    return eval_runs().filter(eval_set=run.eval_set_id, cases_done__gt=0).exclude(pk=run.pk)
 
 
 def compared(new: EvalRun, old: EvalRun) -> Comparison:
     """Raises InvalidInput for runs of different sets."""
-    paired = paired_counts(new, old)
+    return _comparison(new, old, paired_counts(new, old))
+
+
+def held_against_baselines(runs: Iterable[EvalRun]) -> dict[int, Comparison]:
+    """By a run's id: those that are done, against their set's baseline on their model, else against the newest run of the
+    stable version. A run that has neither, or is it, is left out."""
+    done = [run for run in runs if run.state == EvalState.DONE]
+    olds = {run.pk: old for run, old in _baselines(done) if old is not None and old.pk != run.pk}
+    paired = paired_counts_of({new: old.pk for new, old in olds.items()})
+    return {run.pk: _comparison(run, olds[run.pk], paired[run.pk]) for run in done if run.pk in olds}
+
+
+def _baselines(done: list[EvalRun]) -> Iterator[tuple[EvalRun, EvalRun | None]]:
+    about = {"eval_set__in": {run.eval_set_id for run in done}, "model__in": {run.model_id for run in done}}
+    rows = EvalRun.objects.filter(state=EvalState.DONE, **about)
+    stable = rows.filter(model__pool__version=F("version")).values("eval_set", "model").annotate(newest=Max("id"))
+    found = eval_runs().filter(Q(pk__in=rows.filter(is_baseline=True).values("pk")) | Q(pk__in=stable.values("newest")))
+    # Those that are marked come last, and take the place of the others.
+    by_set = {(run.eval_set_id, run.model_id): run for run in found.order_by("is_baseline")}
+    for run in done:
+        yield run, by_set.get((run.eval_set_id, run.model_id))
+
+
+def _comparison(new: EvalRun, old: EvalRun, paired: Paired) -> Comparison:
     return Comparison(new, old, paired, paired_difference(paired), mcnemar(paired))
-
-
-def held_against_baseline(run: EvalRun) -> Comparison | None:
-    """None: it is not done, or there is nothing to hold it against."""
-    old = baseline_of(run) if run.state == EvalState.DONE else None
-    return compared(run, old) if old is not None else None
 
 
 def figures_of(run: EvalRun) -> Figures:

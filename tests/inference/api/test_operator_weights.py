@@ -6,7 +6,7 @@ import pytest
 from django.test import override_settings
 
 from headway.home import Home
-from inference.services.node import beat
+from inference.services.heartbeats import Beat, note_beat
 from inference.services.registry import register_model
 from inference.services.version_spec import VersionSpec
 from inference.services.weight_copies import advance_copy, note_copy
@@ -23,7 +23,7 @@ SEVENTY = {"params_b": 70, "layers": 80, "kv_heads": 8, "head_dim": 128}
 def api() -> Api:
     register_model(public_id="org/m", actor="test", version=VersionSpec("hf:org/m@v1", "vllm-cpu-0.32.0"))
     for name in ("a", "b"):
-        beat(node=name, machine_kind="cpu-x86_64-avx2")
+        note_beat(node=name, beat=Beat("cpu-x86_64-avx2", zone="", max_replicas=0, loads={}))
     return Api(user=ensure_operator(username="operator", password="x"))
 
 

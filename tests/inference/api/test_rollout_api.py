@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from inference.api.routes import OF_OPERATORS
-from inference.models import ModelVersion
+from inference.models import ModelVersion, Pool
 from inference.rollout_models import Rollout, RolloutState, VersionPin
 from tenants.access import Scope
 from tenants.api.base import OperatorView
@@ -32,7 +32,11 @@ def api() -> Api:
 
 
 def path_of(route: str) -> str:
-    return "operator/" + route.replace("<id:rollout_id>", "1").replace("<slug:tenant>", "acme")
+    ids = {"<id:rollout_id>": "1", "<slug:tenant>": "acme", "<id:pool_id>": str(Pool.objects.get().pk)}
+    for name, value in ids.items():
+        route = route.replace(name, value)
+    assert "<" not in route
+    return f"operator/{route}"
 
 
 def act(api: Api, number: int, verb: str, **body: str) -> Any:
@@ -65,7 +69,7 @@ def test_an_operator_reads_every_route_and_empty_bodies_are_errors(cast: Cast, a
     rollout = cast.started()
     assert rollout.pk == Rollout.objects.get().pk
     for route, view in OF_OPERATORS.items():
-        path = path_of(route).replace("/1/", f"/{rollout.pk}/")
+        path = path_of(route.replace("<id:rollout_id>", str(rollout.pk)))
         if hasattr(view, "get"):
             assert api.get(path + ("?model=m" if route == "versions/" else "")).status_code == 200, path
         for method in ("POST", "PUT"):

@@ -7,7 +7,8 @@ from inference.errors import UnknownEval, UnknownModel
 from inference.eval_models import EvalGate, EvalRun, EvalState
 from inference.evals.scores import Verdict
 from inference.models import ModelVersion, Pool
-from inference.services.evals.gates import ensure_runs, gate_results, paired_counts, remove_gate, set_gate, verdict_of
+from inference.services.evals.gates import ensure_runs, gate_results, remove_gate, set_gate, verdict_of
+from inference.services.evals.pairs import paired_counts
 from inference.services.evals.runs import cancel_run
 from tests.inference.evals.conftest import again, small_set, work
 from tests.inference.evals.fake_gateway import Asked, FakeGateway, Reply, answer
