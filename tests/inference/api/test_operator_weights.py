@@ -53,7 +53,7 @@ def test_without_nodes_it_is_every_one_that_can_run_it_and_the_list_is_narrowed(
     ("body", "code", "param"),
     [
         ({"version": "other"}, "model_not_found", "model"),
-        ({"version": "org/m:v7"}, "model_not_found", "model"),
+        ({"version": "org/m:v7"}, "version_not_found", "version"),
         ({"version": "org/m", "nodes": ["z"]}, "invalid_value", "nodes"),
         ({"version": "org/m", "nodes": []}, "invalid_value", "nodes"),
         ({"version": ""}, "invalid_value", "version"),
