@@ -288,3 +288,8 @@ def deliveries_of(tenant: Tenant, endpoint_id: Any) -> QuerySet[Any]:
 def every_tenant_id() -> list[UUID]:
     """Of customers, in the order they were made: our own account is sent no invoice."""
     return list(Tenant.objects.filter(is_operator=False).order_by("created_at", "id").values_list("id", flat=True))
+
+
+def operator_ids() -> list[UUID]:
+    """Of our own account; empty while there is none."""
+    return list(Tenant.objects.filter(is_operator=True).values_list("id", flat=True))

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from django.db.models import Count, F, Q, QuerySet
 
-from billing.models import Attempt, UsageRecord
+from billing.models import Attempt, AttemptOutcome, UsageRecord
 
-FAILED_BY_REPLICA = ("engine_error", "engine_died", "deadline")
-"""Endings of attempts that are the replica's fault, whatever became of their requests."""
+MIRRORED = "shadow-"
+"""What ids of mirrored requests begin with: nobody's answers."""
 MAX_SAMPLES = 2000
 """Of each version: beyond, every so manieth record is read, over the whole time."""
 
@@ -56,7 +56,8 @@ _MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=
 
 
 def _failed(replicas: Collection[str], since: datetime) -> int:
-    rows = Attempt.objects.filter(replica__in=replicas, ending__in=FAILED_BY_REPLICA)
+    """By the replica's fault, whatever became of their requests."""
+    rows = Attempt.objects.filter(replica__in=replicas, outcome=AttemptOutcome.FAILED).exclude(request_id__startswith=MIRRORED)
     return rows.filter(ended_at__gte=since, started_at__gte=since).count()
 
 
