@@ -11,6 +11,8 @@ from django.db.models import Count, F, Q, QuerySet
 
 from billing.models import Attempt, AttemptOutcome, UsageRecord
 
+MIRRORED = "shadow-"
+"""What ids of mirrored requests begin with: nobody's answers."""
 MAX_SAMPLES = 2000
 """Of each version: beyond, every so manieth record is read, over the whole time."""
 
@@ -56,6 +58,7 @@ _MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=
 def _failed(model: str, versions: Collection[str], since: datetime) -> dict[str, int]:
     """Attempts that are the version's fault, whatever became of their requests."""
     rows = Attempt.objects.filter(model=model, version__in=versions, outcome=AttemptOutcome.FAILED)
+    rows = rows.exclude(request_id__startswith=MIRRORED)
     counted = rows.filter(ended_at__gte=since, started_at__gte=since).values("version").annotate(number=Count("id"))
     return {row["version"]: row["number"] for row in counted.order_by("version")}
 
