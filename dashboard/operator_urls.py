@@ -42,6 +42,7 @@ urlpatterns = [
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
     path("models/", operator_registry.models, name="operator_models"),
     path(MODEL, operator_registry.model, name="operator_model"),
+    path(MODEL + "stage/", operator_registry.stage, name="operator_stage"),
     path(MODEL + "<slug:label>/retire/", operator_registry.retire, name="operator_retire"),
     path(MODEL + "rollout/", operator_rollouts.new, name="operator_rollout_new"),
     path("rollouts/", operator_rollouts.rollouts, name="operator_rollouts"),

@@ -4,7 +4,7 @@ import uuid
 
 from django.db import models
 
-from inference import eval_models, fleet_models  # noqa: F401  tables with a module of their own
+from inference import eval_models, fleet_models, shadow_models  # noqa: F401  tables with a module of their own
 from inference.weight_models import CopyState as CopyState
 from inference.weight_models import WeightCopy as WeightCopy
 

@@ -86,6 +86,10 @@ class CopyStatus:
     bytes_total: int  # 0: not known yet
     used_s_ago: int | None
 
+    @property
+    def percent(self) -> int:
+        return 100 * self.bytes_done // self.bytes_total if self.bytes_total else 0
+
 
 @dataclass(frozen=True)
 class FleetStatus:
@@ -156,8 +160,11 @@ def fleet_status(now: datetime) -> FleetStatus:
     )
 
 
-def weight_copies(now: datetime) -> list[CopyStatus]:
+def weight_copies(now: datetime, *, model: str | None = None) -> list[CopyStatus]:
+    """Of one model, or of all; those that were evicted are left out."""
     rows = WeightCopy.objects.exclude(state=CopyState.EVICTED).select_related("version__model")
+    if model is not None:
+        rows = rows.filter(version__model__public_id=model)
     return [
         CopyStatus(
             model=row.version.model.public_id,

@@ -31,6 +31,7 @@ from inference.gateway.place import Place
 from inference.gateway.processes import END_GRACE_S, Parent, ProcessTunables
 from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import BACKLOG, serve
+from inference.gateway.shadow import Shadower, ShadowScores, ShadowTunables
 from inference.gateway.state import ControlState
 from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
 from inference.gateway.tokenisers import TokeniserStore, from_database
@@ -186,7 +187,9 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         commit_durably(drafts)
         brain.acknowledge(drafts)
 
-    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit)
+    shadow_tunables = ShadowTunables.from_env()
+    scores = ShadowScores(shadow_tunables.max_scores)
+    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit, also=scores.flush)
     tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
     state.on_routes_changed(lambda: tokenisers.want(state.tokenisers()))
     parts = GatewayParts(
@@ -208,6 +211,7 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         brain_snapshot=brain.snapshot,
         brain=brain,
     )
+    parts.shadow = Shadower(parts, scores, shadow_tunables)
     return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
 
 

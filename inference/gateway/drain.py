@@ -129,8 +129,16 @@ class LedgerWriter:
 
 class Drainer:
     def __init__(
-        self, root: Path, gateway: str, own: OwnRecords, tunables: DrainTunables, commit: Commit = commit_durably
+        self,
+        root: Path,
+        gateway: str,
+        own: OwnRecords,
+        tunables: DrainTunables,
+        commit: Commit = commit_durably,
+        also: Callable[[], None] = lambda: None,
     ) -> None:
+        """`also` is called after each look, while the ledger can be reached."""
+        self._also = also
         self._root = root
         self._gateway = gateway
         self._own = own
@@ -175,6 +183,7 @@ class Drainer:
             if not is_last and time.monotonic() >= self._next_adoption_s:
                 self.adopt_all()
                 self._next_adoption_s = time.monotonic() + self._tunables.adopt_interval_s
+            self._also()
         except LedgerAway as error:
             if not self._is_away:
                 log.warning("ledger_away", reason=str(error))

@@ -98,9 +98,11 @@ class Exchange:
         output: Output,
         trace: RequestTrace,
         headers: Iterable[tuple[bytes, bytes]] = (),
+        max_wait_s: float | None = None,
     ) -> None:
+        """`max_wait_s`: in the queue; None: as its tier does."""
         self.parts, self.principal, self.request_id, self.output = parts, principal, request_id, output
-        self.trace, self._headers = trace, headers
+        self.trace, self._headers, self._max_wait_s = trace, headers, max_wait_s
         self.record = Record(
             journal=parts.journal,
             clock=parts.clock,
@@ -237,6 +239,9 @@ class Exchange:
         else:
             record.counted_prompt_tokens = request.prompt_tokens_bound
         await self._attempt_until_done(request, model)
+        if self.parts.shadow is not None and model.shadow.share_ppm:
+            # In a turn of the loop of its own: whatever becomes of it, this request is over.
+            asyncio.get_running_loop().call_soon(self.parts.shadow.consider, self, request)
 
     async def _attempt_until_done(self, request: GenerationRequest, model: ModelEntry) -> None:
         tried: dict[str, int] = {}  # replicas, and of which epoch
@@ -404,6 +409,7 @@ class Exchange:
             can_park=can_resume(request),
             repeat_key=self.repeat_key,
             waits_for_restart=last is not None and last.is_gone,
+            deadline_s=None if self._max_wait_s is None else self.parts.clock.monotonic_s() + self._max_wait_s,
             zone=self.parts.zone,
             conversation=b"" if begun is not None else self._wish.conversation,
             version=begun.version if begun is not None else self._wish.version,

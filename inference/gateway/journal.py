@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,8 +104,19 @@ class _Segment:
 class Journal:
     """One a process. `open`, `close`, `depth` and `is_healthy` are for the event loop, the rest for its own threads."""
 
-    def __init__(self, root: Path, gateway: str, tunables: JournalTunables, *, commit: Commit = commit_durably) -> None:
-        """Takes the folder and starts the threads. Raises ConfigurationError when the folder cannot be had."""
+    def __init__(
+        self,
+        root: Path,
+        gateway: str,
+        tunables: JournalTunables,
+        *,
+        commit: Commit = commit_durably,
+        also: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Takes the folder and starts the threads. Raises ConfigurationError when the folder cannot be had.
+
+        `also` is what else the thread that drains carries to the database.
+        """
         self._gateway = gateway
         self._tunables = tunables
         self._folder = root / gateway
@@ -127,7 +138,7 @@ class Journal:
             raise ConfigurationError(f"the journal's folder {self._folder} cannot be used: {error.strerror}") from error
         self._segments = {1: self._current}
         self._to_carry: list[tuple[_Segment, list[UsageDraft]]] = []
-        self._drainer = Drainer(root, gateway, self, tunables.drain, commit)
+        self._drainer = Drainer(root, gateway, self, tunables.drain, commit, also)
         self._syncer = threading.Thread(target=self._run, name="journal-sync", daemon=True)
         self._syncer.start()
         self._drainer.start()

@@ -29,6 +29,7 @@ from tenants.access import Action
 
 if TYPE_CHECKING:
     from inference.gateway.exchange import Exchange
+    from inference.gateway.requests import GenerationRequest
 
 
 class StateLike(Protocol):
@@ -37,6 +38,7 @@ class StateLike(Protocol):
     def model(self, public_id: str) -> ModelEntry | None: ...
     def models(self) -> list[ModelEntry]: ...
     def replicas(self, model: str) -> list[ReplicaEntry]: ...
+    def operator_id(self) -> str: ...
     def replica(self, replica_id: str) -> ReplicaEntry | None: ...
     def terms(self, tenant_id: str) -> TenantTerms: ...
     def facts(self, tenant_id: str) -> TenantFacts: ...
@@ -49,6 +51,12 @@ class DispatcherLike(Protocol):
     def settle(self, request_id: str, ending: Ending, usage: Usage, draft: UsageDraft | None = None) -> None: ...
     def report_progress(self) -> None: ...
     async def rates(self, tenant: str, key: str, model: str) -> RateView | None: ...
+
+
+class Mirror(Protocol):
+    """shadow.Shadower, as requests see it."""
+
+    def consider(self, exchange: "Exchange", request: "GenerationRequest") -> None: ...
 
 
 class BrainDoor(Protocol):
@@ -151,6 +159,8 @@ class GatewayParts:
     """The requests between authentication and their end."""
     brain: BrainDoor = field(default_factory=NoDoor)
     """Opened before the first request, closed after the last."""
+    shadow: Mirror | None = None
+    """Mirrors what candidates are to be held against; None: nothing is mirrored."""
     is_draining: bool = False
     on_draining: list[Callable[[], None]] = field(default_factory=list)
 

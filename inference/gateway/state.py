@@ -194,6 +194,7 @@ class _Tables:
     terms: dict[str, tuple[TenantTerms, TenantFacts]] = field(default_factory=dict)
     prices: dict[str, PricesRow] = field(default_factory=dict)
     months: dict[str, MonthRow] = field(default_factory=dict)
+    operator_id: str = ""
     balances: dict[str, tuple[int, BalanceRow]] = field(default_factory=dict)
     """Each with the id of the change that told it."""
     # Derived from models and replicas, swapped whole.
@@ -300,6 +301,10 @@ class ControlState:
     def facts(self, tenant_id: str) -> TenantFacts:
         known = self._tables.terms.get(tenant_id)
         return known[1] if known else NO_FACTS
+
+    def operator_id(self) -> str:
+        """The tenant that our own requests are of; empty: there is none yet."""
+        return self._tables.operator_id
 
     def price(self, model: str, tier: str, *, now_s: float) -> tuple[str, TokenPrice]:
         """The version and the price that hold at `now_s` (unix time); ("", free) for a model without one."""
@@ -408,6 +413,8 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.replicas[change.key] = ReplicaEntry(id=change.key, **fields)
         case TermsRow():
             tables.terms[change.key] = terms_of(change.key, value), facts_of(value)
+            if value.is_operator:
+                tables.operator_id = change.key
         case PricesRow():
             tables.prices[change.key] = value
         case MonthRow():

@@ -23,6 +23,7 @@ from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
 from inference.services.moving import replace
 from inference.services.replicas import advance
 from inference.services.wanted import AGENTS
+from inference.weight_models import WeightCopy
 from tenants.services.audit import record_audit
 
 log = structlog.get_logger(__name__)
@@ -91,5 +92,6 @@ def forget_node(*, node: str, actor: str) -> int:
         for replica in rows:
             advance(replica_id=replica.id, expected=_S.FAILED, to=_S.STOPPED, reason="its node was forgotten")
         NodeHeartbeat.objects.filter(pk=node).delete()
+        WeightCopy.objects.filter(node=node).delete()
         record_audit(actor=actor, action="node.forget", target=node, after={"replicas": len(rows)})
     return len(rows)

@@ -20,6 +20,7 @@ from inference.services.rollouts.moves import SYSTEM, change, held_pool, move, n
 from inference.services.rollouts.plans import plan_of
 from inference.services.rollouts.shadow_results import judge_shadow
 from inference.services.rollouts.stable import make_stable
+from tenants.services.operations import operations_tenant
 
 _S = RolloutState
 
@@ -72,7 +73,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     verdicts = [judge_health(plan.gates, fleet.health(1 if rollout.share_ppm else 0))]
     num_samples, extra, left = 0, {}, rollout.shadow_micros_left
     if rollout.share_ppm and rollout.measured_since is not None:
-        seen = traffic(rollout, pool, now=now)
+        seen = traffic(rollout, now=now)
         verdicts.append(judge(plan.gates, stable=seen.stable, candidate=seen.candidate))
         num_samples = seen.candidate.attempts
         extra = {"seen": seen.seen_share(plan.gates.confidence)}
@@ -117,6 +118,7 @@ def _step_shadow(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
         if not sight.fleet.ready:
             say(rollout, trouble or _waits_for(sight))
             return
+        operations_tenant(actor=SYSTEM)  # whose work it is
         mirrored = {"shadow_share_ppm": shadow.share_ppm, "shadow_micros_left": shadow.max_usd_micros}
         change(rollout, pool=pool, measured_since=sight.now, **mirrored)
         note(rollout, "share", actor=SYSTEM, reason=f"{_percent(shadow.share_ppm)} of the requests are mirrored", now=sight.now)

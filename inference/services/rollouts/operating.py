@@ -16,7 +16,6 @@ from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
 from inference.services.rollouts.going_back import go_back
 from inference.services.rollouts.moves import change, held_pool, move, note
 from inference.services.rollouts.plans import MAX_S, default_schedule, plan_of
-from inference.services.rollouts.shadow_results import check_shadow
 from inference.services.version_labels import version_label, version_named
 from tenants.services.audit import record_audit
 
@@ -40,8 +39,7 @@ def create_rollout(
     Raises UnknownModel, UnknownVersion, InvalidInput, RolloutOpen.
     """
     asked, wanted = dict(schedule or default_schedule()), dict(gates or {})
-    plan = plan_of(asked, wanted)
-    check_shadow(plan)
+    plan_of(asked, wanted)  # can they be run at all?
     if not 0 <= window_s <= MAX_S or (kept_warm is not None and not 0 <= kept_warm <= 1000):
         raise InvalidInput(f"the window is 0 to {MAX_S} s, and 0 to 1000 replicas are kept warm in it", param="window_s")
     try:

@@ -2,10 +2,17 @@
 
 from dataclasses import dataclass
 
-from headway.errors import InvalidInput
+from django.db.models import Sum
+
+from inference.policy.decisions import micros_up
+from inference.policy.judging import joined, judge, judge_similarity
 from inference.policy.rollout import Plan
-from inference.policy.rollout_gates import Outcome, Verdict
+from inference.policy.rollout_gates import Verdict, Window
 from inference.rollout_models import Rollout
+from inference.shadow_models import ShadowScore
+
+MAX_SAMPLES = 2000
+"""The newest."""
 
 
 @dataclass(frozen=True)
@@ -13,13 +20,34 @@ class Shadow:
     verdict: Verdict
     num_samples: int
     micros_left: int
-
-
-def check_shadow(plan: Plan) -> None:
-    """Raises InvalidInput where nothing can be mirrored."""
-    if plan.shadow is not None:
-        raise InvalidInput("requests are not mirrored in this release", param="shadow")
+    """Of what mirroring may cost; no more is mirrored at 0."""
 
 
 def judge_shadow(rollout: Rollout, plan: Plan) -> Shadow:
-    return Shadow(Verdict(Outcome.INSUFFICIENT), 0, rollout.shadow_micros_left)
+    """Both answers to the same requests, since the step began."""
+    assert plan.shadow is not None and rollout.measured_since is not None, "only while requests are mirrored"
+    rows = ShadowScore.objects.filter(rollout=str(rollout.pk))
+    cost_picos = rows.aggregate(picos=Sum("cost_picos"))["picos"] or 0
+    newest = rows.filter(at__gte=rollout.measured_since).order_by("-at", "-id")[:MAX_SAMPLES]
+    scores = list(newest)
+    stable = _window(scores, "stable", failed=0)
+    candidate = _window(scores, "candidate", failed=sum(1 for score in scores if score.error))
+    alike = [score.similarity for score in scores if score.similarity is not None]
+    verdict = joined(judge(plan.gates, stable=stable, candidate=candidate), judge_similarity(plan.gates, alike))
+    return Shadow(verdict, len(scores), max(0, plan.shadow.max_usd_micros - micros_up(cost_picos)))
+
+
+def _window(scores: list[ShadowScore], which: str, *, failed: int) -> Window:
+    answered = [score for score in scores if which == "stable" or not score.error]
+    reasons = [getattr(score, f"finish_reason_{which}") for score in answered]
+    return Window(
+        answered=len(answered),
+        failed=failed,
+        too_long=reasons.count("length"),
+        ttft_ms=_told(answered, f"ttft_ms_{which}"),
+        inter_token_ms=_told(answered, f"inter_token_ms_{which}"),
+    )
+
+
+def _told(scores: list[ShadowScore], name: str) -> tuple[float, ...]:
+    return tuple(sorted(float(value) for score in scores if (value := getattr(score, name)) is not None))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from billing.api.routes import OF_OPERATORS
 from billing.closing_models import ClosingRun
 from billing.models import Adjustment, Grant, Price, Reconciliation
-from headway.urls_api import OF_OPERATORS
 from inference.models import WeightCopy
 from tenants.access import Scope
 from tenants.api.base import OperatorView

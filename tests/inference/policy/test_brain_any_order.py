@@ -31,6 +31,7 @@ from inference.policy.decisions import (
     Usage,
 )
 from inference.policy.routing import Router, RoutingTunables
+from inference.policy.split import Versions
 
 REPLICAS = ("a", "b", "c")
 MODELS = ("m", "n")
@@ -67,10 +68,22 @@ CAPS = st.dictionaries(st.sampled_from(REPLICAS), st.integers(1, 3), min_size=1)
 TIERS = st.sampled_from([Tier.INTERACTIVE, Tier.STANDARD, Tier.BATCH, Tier.BATCH])
 
 
+RELEASES = [
+    Versions("v1"),
+    Versions("v1", "v2", 500_000, "r1"),
+    Versions("v1", "v2", 0, "r1"),
+    Versions("v2", pinned=frozenset({"v1"})),
+    Versions("v2"),
+]
+
+
 class BrainMachine(RuleBasedStateMachine):
-    @initialize(max_queued=st.sampled_from([30, 30, 3, 0]), caps=CAPS)
-    def start(self, max_queued: int, caps: dict[str, int]) -> None:
+    @initialize(max_queued=st.sampled_from([30, 30, 3, 0]), caps=CAPS, is_released=st.booleans())
+    def start(self, max_queued: int, caps: dict[str, int], is_released: bool) -> None:
+        """`is_released`: versions come and go; else nobody tells of them."""
         self.now_s = 100.0
+        self.is_released = is_released
+        self.versions: dict[str, Versions | None] = {}
         self.brain = Brain(TUNABLES, lambda model: Router(RoutingTunables()))
         self.max_queued = max_queued
         self.asks: dict[str, Ask] = {}
@@ -84,7 +97,7 @@ class BrainMachine(RuleBasedStateMachine):
         self.restored: set[str] = set()
         for model in MODELS:
             self.brain.set_pool(model, max_queued=max_queued, targets=TARGETS, now_s=self.now_s)
-            self.set_replicas(model, caps, 0)
+            self.set_replicas(model, caps, 0, RELEASES[0])
 
     def take(self, decisions: list[Decision], own: str | None = None) -> None:
         if own is not None:
@@ -114,6 +127,9 @@ class BrainMachine(RuleBasedStateMachine):
         assert decision.replica not in ask.excluded
         spec = self.specs[(ask.model, decision.replica)]
         assert not spec.is_draining
+        versions = self.versions[ask.model]
+        assert versions is None or versions.serves(spec.version), "only versions that serve ever do"
+        assert versions is None or not versions.serves(ask.version) or ask.version == spec.version, "who must have one has it"
         self.running[decision.id] = decision.replica
         mine = [
             each for each, replica in self.running.items() if replica == decision.replica and self.asks[each].model == ask.model
@@ -133,10 +149,12 @@ class BrainMachine(RuleBasedStateMachine):
         deadline_s=st.sampled_from([None, None, None, 0.1, 5.0, 30.0]),
         can_park=st.sampled_from([True, True, False]),
         waits_for_restart=st.sampled_from([False, False, True]),
+        version=st.sampled_from(["", "", "", "", "v1", "v2"]),
     )
     def submit(self, deadline_s: float | None, **fields: Any) -> None:
         ask = Ask(
             id=f"r{len(self.asks)}",
+            conversation=b"%d" % len(self.asks),
             max_tokens=100,
             deadline_s=None if deadline_s is None else self.now_s + deadline_s,
             **fields,
@@ -230,9 +248,14 @@ class BrainMachine(RuleBasedStateMachine):
         model=st.sampled_from(MODELS),
         caps=st.dictionaries(st.sampled_from(REPLICAS), st.integers(1, 3)),
         epoch=st.integers(0, 2),
+        versions=st.sampled_from(RELEASES),
     )
-    def set_replicas(self, model: str, caps: dict[str, int], epoch: int) -> None:
-        specs = [ReplicaSpec(name, cap, epoch, is_draining=name == "c" and epoch == 1) for name, cap in caps.items()]
+    def set_replicas(self, model: str, caps: dict[str, int], epoch: int, versions: Versions) -> None:
+        self.versions[model] = told = versions if self.is_released else None
+        specs = [
+            ReplicaSpec(name, cap, epoch, is_draining=name == "c" and epoch == 1, version="v1" if name == "a" else "v2")
+            for name, cap in caps.items()
+        ]
         before = {name: spec.epoch for (of, name), spec in self.specs.items() if of == model}
         fresh = {spec.id for spec in specs if before.get(spec.id) != spec.epoch}
         for name in self.waiting:
@@ -240,7 +263,7 @@ class BrainMachine(RuleBasedStateMachine):
                 self.asks[name] = replace(self.asks[name], excluded=self.asks[name].excluded - fresh)
         self.specs = {pair: spec for pair, spec in self.specs.items() if pair[0] != model}
         self.specs |= {(model, spec.id): spec for spec in specs}
-        self.take(self.brain.set_replicas(model, specs, self.now_s))
+        self.take(self.brain.set_replicas(model, specs, self.now_s, told))
 
     @rule(
         tenant=st.sampled_from(TENANTS),

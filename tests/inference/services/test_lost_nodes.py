@@ -10,6 +10,8 @@ from inference.services.lost_nodes import forget_node, look_for_lost_nodes
 from inference.services.node import replicas_of
 from inference.services.replicas import advance
 from inference.services.wanted import want, wanted_counts
+from inference.services.weight_copies import record_use
+from inference.weight_models import WeightCopy
 from tenants.models import AuditEntry
 from tests.inference.services.fleet import (
     beats,
@@ -149,6 +151,8 @@ def test_a_machine_that_never_comes_back_is_forgotten() -> None:
     node("a")
     node("b")
     serving(pool_of(), 2)
+    for name in ("a", "b"):
+        record_use(version_id=on(name)[0].version_id or 0, node=name, size_bytes=1, digest="d")
     with pytest.raises(UnknownNode):
         forget_node(node="a", actor="test")
     falls_silent("a")
@@ -157,3 +161,4 @@ def test_a_machine_that_never_comes_back_is_forgotten() -> None:
     assert forget_node(node="a", actor="test") == 1
     assert [replica.state for replica in on("a")] == [S.STOPPED]
     assert list(NodeHeartbeat.objects.values_list("name", flat=True)) == ["b"]
+    assert list(WeightCopy.objects.values_list("node", flat=True)) == ["b"]

@@ -1,0 +1,78 @@
+"""The shadow step of a rollout: judged by what mirrored requests came to, before anybody gets a candidate's answer."""
+
+import pytest
+
+from inference.models import ControlChange
+from inference.rollout_models import Rollout, RolloutState
+from inference.services.rollouts.moves import rollout_numbered
+from inference.services.shadow_scores import Answer, write_scores
+from tenants.models import Tenant
+from tests.inference.services.rollout_cast import SCHEDULE, STEP, Cast
+from tests.inference.services.test_shadow_scores import mirrored
+
+pytestmark = pytest.mark.django_db
+_S = RolloutState
+SHADOW = {**SCHEDULE, "shadow": {"share_ppm": 100_000, "max_usd_micros": 5_000, **STEP}}
+FAST, SLOW = Answer(200, 30.0, 40, "stop", "it is 42"), Answer(900, 200.0, 40, "stop", "it is 42")
+
+
+def told(cast: Cast) -> dict[str, object]:
+    payload = ControlChange.objects.filter(kind="model", key=cast.model).latest("id").payload
+    assert payload is not None
+    versions: dict[str, object] = payload["versions"]
+    return versions
+
+
+def in_shadow() -> tuple[Cast, Rollout]:
+    cast = Cast()
+    rollout = cast.until(cast.started(schedule=SHADOW), _S.SHADOW)
+    while not rollout.shadow_share_ppm:
+        cast.look()
+        rollout = rollout_numbered(rollout.pk)
+    return cast, rollout
+
+
+def score(cast: Cast, rollout: Rollout, number: int, candidate: Answer = FAST, error: str = "") -> None:
+    cast.look(after_s=1)
+    write_scores(
+        mirrored(rollout=str(rollout.pk), of_stable=FAST, of_candidate=candidate, error=error, at_s=cast.now.timestamp())
+        for _ in range(number)
+    )
+
+
+def test_requests_are_mirrored_to_a_candidate_that_nobody_gets_and_our_own_account_is_there_for_them() -> None:
+    cast, _ = in_shadow()
+    versions = told(cast)
+    assert (versions["candidate"], versions["candidate_share_ppm"], versions["shadow_share_ppm"]) == ("v2", 0, 100_000)
+    assert versions["shadow_max_usd_micros_left"] == 5_000
+    assert Tenant.objects.filter(is_operator=True).count() == 1
+
+
+def test_a_candidate_whose_mirrored_answers_are_as_good_goes_on_to_its_first_share() -> None:
+    cast, rollout = in_shadow()
+    score(cast, rollout, 50)
+    cast.look(after_s=61)
+    assert rollout_numbered(rollout.pk).state == _S.SHADOW, "too few"
+    score(cast, rollout, 400)
+    cast.until(rollout, _S.CANARY, share_ppm=50_000)
+    assert told(cast)["shadow_share_ppm"] == 0
+
+
+@pytest.mark.parametrize(("candidate", "error"), [(SLOW, ""), (Answer(), "engine_died")], ids=["slow", "failing"])
+def test_a_bad_candidate_is_rolled_back_without_having_answered_anybody(candidate: Answer, error: str) -> None:
+    cast, rollout = in_shadow()
+    score(cast, rollout, 300)
+    score(cast, rollout, 200, candidate, error)
+    score(cast, rollout, 0)
+    found = cast.until(rollout, _S.ROLLED_BACK)
+    assert found.share_ppm == 0 and told(cast)["candidate"] is None
+
+
+def test_what_mirroring_has_cost_is_taken_off_what_it_may_cost() -> None:
+    cast, rollout = in_shadow()
+    write_scores([mirrored(rollout=str(rollout.pk), cost_picos=2_000_000_001, at_s=cast.now.timestamp())])
+    cast.look(after_s=1)
+    assert told(cast)["shadow_max_usd_micros_left"] == 5_000 - 2_001
+    write_scores([mirrored(rollout=str(rollout.pk), cost_picos=9_000_000_000, at_s=cast.now.timestamp())])
+    cast.look(after_s=1)
+    assert told(cast)["shadow_max_usd_micros_left"] == 0
