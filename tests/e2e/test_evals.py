@@ -35,9 +35,8 @@ def test_ten_problems_of_gsm8k_are_asked_of_a_real_engine(worker: Service) -> No
     assert (run["state"], run["version"], run["cases_done"], run["errors"]) == ("done", "v1", 10, 0)
     assert 0 <= run["score_low"] <= run["score"] <= run["score_high"] <= 1
     records = worker.installation.wait_usage(10, tenant="headway-operations")
-    assert {(each["model"], each["version"], each["tier"], each["amount_picos"]) for each in records} == {
-        (TINY, "v1", "batch", 0)
-    }
+    assert {(each["model"], each["version"], each["tier"]) for each in records} == {(TINY, "v1", "batch")}
+    assert not any(each["amount_picos"] for each in records), "nothing is charged"
     assert sum(each["prompt_tokens"] for each in records) == run["prompt_tokens"]
     assert sum(each["completion_tokens"] for each in records) == run["completion_tokens"]
 
