@@ -15,6 +15,8 @@ View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 NAVIGATION = (
     ("operator_tenants", "Tenants", "building-2"),
+    ("operator_fleet", "Fleet", "monitor"),
+    ("operator_jobs", "Jobs and incidents", "triangle-alert"),
     ("operator_models", "Models", "box"),
     ("operator_rollouts", "Rollouts", "activity"),
     ("operator_evals", "Evals", "circle-check"),

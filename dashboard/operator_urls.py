@@ -6,7 +6,9 @@ from dashboard.views import (
     operator_adjustments,
     operator_evals,
     operator_exports,
+    operator_fleet,
     operator_invoices,
+    operator_jobs,
     operator_pools,
     operator_prices,
     operator_reconciliation,
@@ -19,6 +21,8 @@ from dashboard.views import (
 T = "tenants/<slug:tenant>/"
 RUN = "evals/runs/<id:run_id>/"
 INVOICE = "invoices/<slug:number>/"
+ZONE = "fleet/zones/<str:zone>/"
+REPLICA = "fleet/replicas/<slug:replica>/"
 MODEL = "models/<int:model>/"
 
 urlpatterns = [
@@ -38,12 +42,25 @@ urlpatterns = [
     path(T + "grant/", operator_tenants.grant, name="operator_grant"),
     path("models/", operator_registry.models, name="operator_models"),
     path(MODEL, operator_registry.model, name="operator_model"),
+    path(MODEL + "stage/", operator_registry.stage, name="operator_stage"),
     path(MODEL + "<slug:label>/retire/", operator_registry.retire, name="operator_retire"),
     path(MODEL + "rollout/", operator_rollouts.new, name="operator_rollout_new"),
     path("rollouts/", operator_rollouts.rollouts, name="operator_rollouts"),
     path("rollouts/<int:number>/", operator_rollouts.rollout, name="operator_rollout"),
     path("rollouts/<int:number>/<slug:verb>/", operator_rollouts.act, name="operator_rollout_act"),
     path(T + "debit/", operator_tenants.debit, name="operator_debit"),
+    path("fleet/", operator_fleet.fleet, name="operator_fleet"),
+    path(ZONE, operator_fleet.zone, name="operator_zone"),
+    path(ZONE + "drain/", operator_fleet.drain, name="operator_zone_drain"),
+    path(ZONE + "undrain/", operator_fleet.undrain, name="operator_zone_undrain"),
+    path("fleet/nodes/<str:node>/cordon/", operator_fleet.cordon, name="operator_cordon"),
+    path("fleet/nodes/<str:node>/forget/", operator_fleet.forget, name="operator_node_forget"),
+    path(REPLICA, operator_fleet.replica, name="operator_replica"),
+    path(REPLICA + "drain/", operator_fleet.move, name="operator_replica_drain"),
+    path(REPLICA + "restart/", operator_fleet.restart, name="operator_replica_restart"),
+    path(REPLICA + "log/", operator_fleet.log, name="operator_replica_log"),
+    path("jobs/", operator_jobs.jobs, name="operator_jobs"),
+    path("jobs/<id:entry_id>/again/", operator_jobs.again, name="operator_job_again"),
     path("pools/", operator_pools.pools, name="operator_pools"),
     path("pools/<id:pool_id>/", operator_pools.change, name="operator_pool"),
     path("scaling/", operator_pools.decisions, name="operator_decisions"),

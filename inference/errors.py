@@ -4,10 +4,12 @@
 │   ├── UnknownVersion          fix the version's name
 │   ├── UnknownRollout          fix the rollout's number
 │   ├── UnknownEval             fix the name of the eval set, or the number of the run
-│   └── UnknownReplica          fix the replica's id
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved
+│   ├── UnknownReplica          fix the replica's id
+│   └── UnknownNode, UnknownZone    fix the name
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved, ZoneCannotGo
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
+│   ├── NoNodeHasRoom           add a node, raise its bound, or uncordon one
 │   ├── BadEngineArguments      fix the engine arguments
 │   ├── TooLarge                choose a smaller model, a shorter context or more GPUs
 │   ├── BadEvalSet              fix the file of cases, at the line it names
@@ -91,6 +93,30 @@ class BadWeights(InvalidInput):
     """Fix the weights' URI, or the weights; nothing was staged."""
 
     code = "bad_weights"
+
+
+class NoNodeHasRoom(InvalidInput):
+    """Add a node, raise its bound, or uncordon one: no node may take a further replica."""
+
+    code = "no_room"
+
+
+class UnknownNode(NotFound):
+    """Fix the node's name; `manage.py status` lists them."""
+
+    code = "node_not_found"
+
+
+class UnknownZone(NotFound):
+    """Fix the zone's name; `manage.py status` lists the nodes with theirs."""
+
+    code = "zone_not_found"
+
+
+class ZoneCannotGo(Conflict):
+    """Add room elsewhere, or force it: without that zone something would not be served."""
+
+    code = "zone_cannot_go"
 
 
 class BadEngineArguments(InvalidInput):

@@ -4,7 +4,7 @@ import uuid
 
 from django.db import models
 
-from inference import eval_models, shadow_models  # noqa: F401  tables with a module of their own
+from inference import eval_models, fleet_models, shadow_models  # noqa: F401  tables with a module of their own
 from inference.weight_models import CopyState as CopyState
 from inference.weight_models import WeightCopy as WeightCopy
 
@@ -159,6 +159,7 @@ class Replica(models.Model):
     is_wanted = models.BooleanField(default=True, help_text="no: drain it, then stop it")
     is_standby = models.BooleanField(default=False, help_text="wanted warm: certified, and out of rotation")
     zone = models.CharField(max_length=64, blank=True, help_text="of its node, when it was asked for")
+    replaced_by = models.CharField(max_length=32, blank=True, help_text="who serves in its place; it goes once that one serves")
     epoch = models.PositiveIntegerField(default=0, help_text="how often its engine was started")
     tokeniser = models.CharField(max_length=64, blank=True, help_text="digest of what counts prompts as its engine does")
     max_model_len = models.PositiveIntegerField(default=0, help_text="tokens of context, as its engine says; 0: not known")
@@ -214,9 +215,11 @@ class NodeHeartbeat(models.Model):
     name = models.CharField(primary_key=True, max_length=100)
     machine_kind = models.CharField(max_length=100)
     zone = models.CharField(max_length=64, blank=True)
+    address = models.CharField(max_length=255, blank=True, help_text="host:port for gateways of other machines; empty: none")
     max_replicas = models.PositiveIntegerField(default=0, help_text="engines it has room for; 0: no bound is known")
     is_cordoned = models.BooleanField(default=False, help_text="an operator's: no new replica is placed here")
     seen_at = models.DateTimeField()
+    lost_at = models.DateTimeField(null=True, blank=True, help_text="it was silent for too long; null: it has come back")
 
     def __str__(self) -> str:
         return self.name

@@ -86,6 +86,10 @@ class CopyStatus:
     bytes_total: int  # 0: not known yet
     used_s_ago: int | None
 
+    @property
+    def percent(self) -> int:
+        return 100 * self.bytes_done // self.bytes_total if self.bytes_total else 0
+
 
 @dataclass(frozen=True)
 class FleetStatus:
@@ -124,7 +128,15 @@ def fleet_status(now: datetime) -> FleetStatus:
     return FleetStatus(
         models=[_model_status(pool, now) for pool in pools],
         nodes=[
-            {"name": node.name, "machine_kind": node.machine_kind, "seen_s_ago": round((now - node.seen_at).total_seconds(), 1)}
+            {
+                "name": node.name,
+                "machine_kind": node.machine_kind,
+                "zone": node.zone,
+                "max_replicas": node.max_replicas,
+                "is_cordoned": node.is_cordoned,
+                "is_lost": node.lost_at is not None,
+                "seen_s_ago": round((now - node.seen_at).total_seconds(), 1),
+            }
             for node in NodeHeartbeat.objects.order_by("name")
         ],
         gateways=[
@@ -148,8 +160,11 @@ def fleet_status(now: datetime) -> FleetStatus:
     )
 
 
-def weight_copies(now: datetime) -> list[CopyStatus]:
+def weight_copies(now: datetime, *, model: str | None = None) -> list[CopyStatus]:
+    """Of one model, or of all; those that were evicted are left out."""
     rows = WeightCopy.objects.exclude(state=CopyState.EVICTED).select_related("version__model")
+    if model is not None:
+        rows = rows.filter(version__model__public_id=model)
     return [
         CopyStatus(
             model=row.version.model.public_id,

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from billing.services.ledger import UsageDraft
 from headway import env
+from headway.certificates import Certificates
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import Dispatcher
@@ -196,7 +197,7 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         state=state,
         dispatcher=dispatcher,
         journal=journal,
-        upstream=UpstreamPool(upstream_tunables),
+        upstream=UpstreamPool(upstream_tunables, node_tls=Certificates(settings.HOME.tls).client_context),
         metrics=metrics,
         clock=clock,
         tunables=gateway_tunables,

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -293,3 +295,9 @@ def every_tenant_id() -> list[UUID]:
 def operator_ids() -> list[UUID]:
     """Of our own account; empty while there is none."""
     return list(Tenant.objects.filter(is_operator=True).values_list("id", flat=True))
+
+
+def newest_audit(*, prefixes: Sequence[str], limit: int) -> list[Any]:
+    """Of actions that begin with one of these, whoever's: the newest first."""
+    wanted = reduce(or_, (Q(action__startswith=prefix) for prefix in prefixes))
+    return list(AuditEntry.objects.filter(wanted).order_by("-id")[:limit])

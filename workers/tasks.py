@@ -7,6 +7,7 @@ from billing.services.reconcile_runs import reconcile_today
 from dashboard.services.form_claims import forget_old_claims
 from headway.celery_app import app
 from inference.selectors import brain_seen_now, has_autoscaled_pools
+from inference.services import fleet_sweep
 from inference.services.autoscaling import autoscale_pools
 from inference.services.evals.runs import start_next
 from inference.services.rollouts.ticking import tick
@@ -29,6 +30,11 @@ def carry_out_entry(entry_id: int) -> None:
 @app.task
 def sweep_outbox() -> None:
     outbox.sweep()
+
+
+@app.task
+def look_after_fleet() -> None:
+    fleet_sweep.look_after_fleet()
 
 
 @app.task

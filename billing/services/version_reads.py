@@ -32,10 +32,10 @@ class VersionUse:
 
 
 def use_of_versions(
-    *, model: str, replicas: Mapping[str, Collection[str]], since: datetime, without: Collection[UUID] = ()
+    *, model: str, versions: Collection[str], since: datetime, without: Collection[UUID] = ()
 ) -> dict[str, VersionUse]:
-    """By version, of requests that began and ended since then. `replicas`: ids, by version; `without`: tenants left out."""
-    rows = UsageRecord.objects.filter(model=model, version__in=replicas, ended_at__gte=since, started_at__gte=since)
+    """By version, of requests that began and ended since then. `without`: tenants whose requests are left out."""
+    rows = UsageRecord.objects.filter(model=model, version__in=versions, ended_at__gte=since, started_at__gte=since)
     if without:
         rows = rows.exclude(tenant_id__in=without)
     done = Q(end_state="done")
@@ -46,19 +46,21 @@ def use_of_versions(
         measured=Count("id", filter=_MEASURED),
     )
     by_version: dict[str, Any] = {row["version"]: row for row in counted.order_by("version")}
+    failed = _failed(model, versions, since)
     return {
-        version: _use(by_version.get(version, {}), rows.filter(version=version), _failed(ids, since))
-        for version, ids in replicas.items()
+        version: _use(by_version.get(version, {}), rows.filter(version=version), failed.get(version, 0)) for version in versions
     }
 
 
 _MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=False)
 
 
-def _failed(replicas: Collection[str], since: datetime) -> int:
-    """By the replica's fault, whatever became of their requests."""
-    rows = Attempt.objects.filter(replica__in=replicas, outcome=AttemptOutcome.FAILED).exclude(request_id__startswith=MIRRORED)
-    return rows.filter(ended_at__gte=since, started_at__gte=since).count()
+def _failed(model: str, versions: Collection[str], since: datetime) -> dict[str, int]:
+    """Attempts that are the version's fault, whatever became of their requests."""
+    rows = Attempt.objects.filter(model=model, version__in=versions, outcome=AttemptOutcome.FAILED)
+    rows = rows.exclude(request_id__startswith=MIRRORED)
+    counted = rows.filter(ended_at__gte=since, started_at__gte=since).values("version").annotate(number=Count("id"))
+    return {row["version"]: row["number"] for row in counted.order_by("version")}
 
 
 def _use(counted: Mapping[str, Any], rows: QuerySet[UsageRecord], failed: int) -> VersionUse:

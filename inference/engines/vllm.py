@@ -166,6 +166,9 @@ class EngineLoad:
     prompt_tokens: int | None = None
     """Since its start: of each prompt (cached tokens among them) once, with its first token. None: it does not say."""
     completion_tokens: int | None = None
+    prefix_queries: int = 0
+    """Tokens of prompts looked for in the prefix cache since its start, and those found there."""
+    prefix_hits: int = 0
     proposed_tokens: int | None = None
     """By speculation, since its start. None: it does not speculate."""
     accepted_tokens: int | None = None
@@ -194,6 +197,8 @@ def parse_metrics(text: str) -> EngineLoad:
         progress=sum(totals.get(name, 0.0) for name in _PROGRESS),
         prompt_tokens=_whole(totals.get("vllm:prompt_tokens_total")),
         completion_tokens=_whole(totals.get("vllm:generation_tokens_total")),
+        prefix_queries=int(totals.get("vllm:prefix_cache_queries_total", 0)),
+        prefix_hits=int(totals.get("vllm:prefix_cache_hits_total", 0)),
         proposed_tokens=_whole(totals.get("vllm:spec_decode_num_draft_tokens_total")),
         accepted_tokens=_whole(totals.get("vllm:spec_decode_num_accepted_tokens_total")),
     )

@@ -7,6 +7,7 @@ reader does one dictionary look-up a table, which the interpreter makes atomic. 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -159,6 +160,7 @@ class _Replica(msgspec.Struct, frozen=True):
     epoch: int
     tokeniser: str = ""
     max_model_len: int = 0
+    remote_url: str = ""
     zone: str = ""
 
 
@@ -406,7 +408,9 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             targets = targets_of(value.targets_ms)
             tables.models[change.key] = ModelEntry(public_id=change.key, created_s=created, targets=targets, **rest)
         case _Replica():
-            tables.replicas[change.key] = ReplicaEntry(id=change.key, **msgspec.structs.asdict(value))
+            fields = msgspec.structs.asdict(value)
+            fields["url"] = reachable(fields.pop("remote_url"), value.url)
+            tables.replicas[change.key] = ReplicaEntry(id=change.key, **fields)
         case TermsRow():
             tables.terms[change.key] = terms_of(change.key, value), facts_of(value)
             if value.is_operator:
@@ -417,6 +421,11 @@ def _apply_one(tables: _Tables, change: Change) -> None:
             tables.months[change.key] = value
         case BalanceRow():
             tables.balances[change.key] = change.id, value
+
+
+def reachable(remote_url: str, url: str) -> str:
+    """Where this process reaches an engine: at its socket, or where that is not on this machine, at its node's front."""
+    return remote_url if remote_url and not Path(url.removeprefix("unix:")).exists() else url
 
 
 def _decode(change: Change, shape: type[msgspec.Struct]) -> msgspec.Struct | None:

@@ -6,13 +6,19 @@ connection is moved lazily, so a token costs no timer.
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from headway import env
+from headway.errors import ConfigurationError
 from inference.gateway.upstream_connection import ConnectFailed, Connection, UpstreamClosed, UpstreamResponse
+
+DEAD_AFTER_S = 10.0
+"""How long another machine may acknowledge nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,11 @@ class UpstreamTunables:
 class UpstreamPool:
     """Connections to all engines of a process. Belongs to one event loop."""
 
-    def __init__(self, tunables: UpstreamTunables) -> None:
+    def __init__(self, tunables: UpstreamTunables, *, node_tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """`node_tls`: our certificates, for engines at tls:// (inference/node/remote_address.py); raises ConfigurationError."""
         self.tunables = tunables
+        self._make_node_tls = node_tls
+        self._node_tls: ssl.SSLContext | None = None
         self._idle: dict[str, deque[Connection]] = {}
         self._open: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
@@ -136,16 +145,30 @@ class UpstreamPool:
             async with asyncio.timeout(self.tunables.connect_s):
                 if parts.scheme == "unix":
                     await loop.create_unix_connection(lambda: connection, parts.path)
+                elif parts.scheme == "tls":
+                    await self._connect_node(connection, parts)
                 else:
                     tls = self._tls_context() if parts.scheme == "https" else None
                     port = parts.port or (443 if tls else 80)
                     await loop.create_connection(lambda: connection, parts.hostname or "", port, ssl=tls)
         except TimeoutError:
             raise ConnectFailed(f"no connection within {self.tunables.connect_s:g} s") from None
-        except OSError as error:
-            raise ConnectFailed(error.strerror or type(error).__name__) from error
+        except (OSError, ConfigurationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.message
+            raise ConnectFailed(reason or type(error).__name__) from error
         self._open.add(connection)
         return connection
+
+    async def _connect_node(self, connection: Connection, parts: SplitResult) -> None:
+        """The name in the handshake says which engine is meant; the node's certificate must be good for it."""
+        if self._node_tls is None:
+            if self._make_node_tls is None:
+                raise ConfigurationError("this process has no certificates for engines of other machines")
+            self._node_tls = self._make_node_tls()
+        transport, _ = await connection.loop.create_connection(
+            lambda: connection, parts.hostname or "", parts.port or 443, ssl=self._node_tls, server_hostname=parts.path[1:]
+        )
+        _notice_death(transport.get_extra_info("socket"))
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -153,10 +176,19 @@ class UpstreamPool:
         return self._tls
 
 
+def _notice_death(sock: socket.socket) -> None:
+    """A machine that is gone sends no end of file: ask it, and take silence for its end after about DEAD_AFTER_S."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 4), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(DEAD_AFTER_S * 1000))
+
+
 def _request_bytes(url: str, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
     parts = urlsplit(url)
-    host = "localhost" if parts.scheme == "unix" else parts.netloc
-    prefix = "" if parts.scheme == "unix" else parts.path.rstrip("/")
+    is_engine = parts.scheme in ("unix", "tls")
+    host = "localhost" if is_engine else parts.netloc
+    prefix = "" if is_engine else parts.path.rstrip("/")
     lines = [f"{method} {prefix}{path} HTTP/1.1", f"host: {host}", *(f"{name}: {value}" for name, value in headers)]
     if body or method == "POST":
         lines.append(f"content-length: {len(body)}")

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0014_weight_copies'),
+        ('inference', '0017_node_address'),
     ]
 
     operations = [

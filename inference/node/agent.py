@@ -9,14 +9,16 @@ from headway.clock import Clock
 from inference.engines.vllm import EngineLoad
 from inference.models import ReplicaState
 from inference.node.adoption import kill_leftovers, why_not_adopt
+from inference.node.beating import Loads, Scraped
 from inference.node.copies import Copies
-from inference.node.engine_log import rotate
+from inference.node.engine_log import last_lines, rotate
 from inference.node.engine_process import found
 from inference.node.jobs import Job
 from inference.node.machine import this_machine
 from inference.node.node_files import Remembered
 from inference.node.replica_run import ReplicaRun
 from inference.node.tools import Tools
+from inference.services.heartbeats import Beat, beat_every_s
 from inference.services.node import Desired
 
 log = structlog.get_logger(__name__)
@@ -24,7 +26,6 @@ SERVED_STATES = (ReplicaState.READY, ReplicaState.WARM)
 TICK_S = 0.2
 POLL_EVERY_S = 1.0
 POLL_COPIES_EVERY_S = 2.0
-BEAT_EVERY_S = 5.0
 ROTATE_EVERY_S = 30.0
 # For children of staging jobs to be killed when the agent stops.
 HALT_LIMIT_S = 5.0
@@ -41,6 +42,7 @@ class Agent:
         self._abandoned: list[ReplicaRun] = []
         self._due_s: dict[str, float] = {}
         self._remembered: list[Remembered] = []
+        self._loads = Loads()
 
     def start(self) -> None:
         """Find what an earlier agent left: keep the engines that match, kill every other process of this node."""
@@ -85,12 +87,13 @@ class Agent:
             rows = self.tools.link.poll()
             if rows is not None:
                 self._sync(rows, now_s)
+                self.tools.link.tell_logs(self._log_of)
         if self._is_due("poll copies", POLL_COPIES_EVERY_S, now_s):
             found = self.tools.link.poll_copies()
             if found is not None:
                 self.copies.sync(found)
-        if self._is_due("beat", BEAT_EVERY_S, now_s):
-            self.tools.link.beat(this_machine())
+        if self._is_due("beat", beat_every_s(), now_s):
+            self._beat(now_s)
         for run in self.runs.values():
             self._step(run, now_s)
         self.runs = {run.id: run for run in self.runs.values() if not run.is_over}
@@ -103,8 +106,23 @@ class Agent:
 
     def loads(self) -> dict[str, EngineLoad]:
         """The last scrape of each ready engine; from any thread."""
-        watched = [(run.id, run.watchdog) for run in list(self.runs.values()) if run.state in SERVED_STATES]
-        return {replica: watchdog.load for replica, watchdog in watched if watchdog is not None and watchdog.load is not None}
+        return {seen.replica: seen.load for seen in self._scraped()}
+
+    def _scraped(self) -> list[Scraped]:
+        watched = [(run.id, run.desired.epoch, run.watchdog) for run in list(self.runs.values()) if run.state in SERVED_STATES]
+        return [Scraped(name, epoch, dog.load) for name, epoch, dog in watched if dog is not None and dog.load is not None]
+
+    def _beat(self, now_s: float) -> None:
+        """Say that we live, and look after the others."""
+        tools, loads = self.tools, self._loads.of(self._scraped(), now_s=now_s)
+        tools.link.beat(Beat(this_machine(), tools.zone, tools.settings.max_replicas, loads, tools.address))
+        try:
+            tools.link.look_after_fleet()
+        except Exception:  # the fleet's trouble must not keep this machine's engines from being watched
+            log.exception("fleet_sweep_failed")
+
+    def _log_of(self, replica_id: str) -> str:
+        return last_lines(self.tools.logs / f"{replica_id}.log")
 
     def _step(self, run: ReplicaRun, now_s: float) -> None:
         """One replica's fault must not leave the others without a watchdog."""

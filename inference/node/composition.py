@@ -66,6 +66,8 @@ def make_tools(
     wait_for_gateways: Callable[[int, float], bool],
     clock: Clock | None = None,
     call: Call | None = None,
+    zone: str = "",
+    address: str = "",
 ) -> Tools:
     clock = clock or SystemClock()
     tools = Tools(
@@ -78,6 +80,8 @@ def make_tools(
         logs=home.logs,
         engine_cache=home.folder("engine-cache"),
         tag=tag_of(home, node),
+        zone=zone,
+        address=address,
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),

@@ -16,6 +16,9 @@ from inference.models import ReplicaState
 from inference.services import node as rows
 from inference.services import weight_copies as copy_rows
 from inference.services.engine_counters import Count, note_count
+from inference.services.fleet_sweep import look_after_fleet
+from inference.services.heartbeats import Beat, note_beat
+from inference.services.log_tails import tell_logs
 from inference.services.node import Desired, ReferenceKey
 from inference.services.replicas import advance
 from inference.services.weight_copies import NodeCopies
@@ -149,8 +152,16 @@ class ControlLink:
         """What an engine has counted. False while the database is away: a later one says it as well."""
         return self._try(lambda: note_count(count), default=AWAY) is not AWAY
 
-    def beat(self, machine_kind: str) -> None:
-        self._try(lambda: rows.beat(node=self.node, machine_kind=machine_kind))
+    def beat(self, beat: Beat) -> None:
+        self._try(lambda: note_beat(node=self.node, beat=beat))
+
+    def look_after_fleet(self) -> None:
+        """What Celery's beat has done as well, where it runs."""
+        self._try(look_after_fleet)
+
+    def tell_logs(self, tail: Callable[[str], str]) -> None:
+        """Answer operators who asked for the last lines of an engine's log (by replica id)."""
+        self._try(lambda: tell_logs(node=self.node, tail=tail))
 
     def _try(self, work: Callable[[], T], default: Any = None) -> T | Any:
         """The work's result, or `default` while the database is away (asked again after RETRY_S at the soonest)."""

@@ -36,6 +36,17 @@ def last_words(log: Path, *, since_bytes: int) -> str:
     return causes[-1][:MAX_LINE_CHARS] if causes else ""
 
 
+def last_lines(log: Path, *, number: int = 200) -> str:
+    """Of the file as it lies there, without colours; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, size_of(log) - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(_COLOUR.sub("", line) for line in text.splitlines()[-number:])
+
+
 def rotate(log: Path, *, max_bytes: int, keep: int = 2) -> None:
     """Copy a log that has grown too big and empty it: the engine holds the file open (in append mode) and goes on.
 

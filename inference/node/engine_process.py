@@ -73,6 +73,7 @@ def _wait(is_so: Callable[[], bool], limit_s: float) -> bool:
 
 
 def socket_of(tools: Tools, replica_id: str) -> Path:
+    """The same for every start: gateways that cannot hear of a new one, the database being away, find it where it was."""
     return tools.sockets / f"{replica_id}.sock"
 
 

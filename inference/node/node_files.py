@@ -48,13 +48,18 @@ class Remembered:
 
 class NodeFiles:
     def __init__(self, home: Home, node: str) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", node):
-            raise ConfigurationError(f"{node!r} is no node name: letters, digits, dots and dashes, 100 at most")
+        self.check_name(node)
         self.folder = home.node / node
         self.runs = self.folder / "run"
         self.own = self.folder / "own"
         for folder in (self.runs, self.own):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @staticmethod
+    def check_name(node: str) -> None:
+        """Raises ConfigurationError."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", node):
+            raise ConfigurationError(f"{node!r} is no node name: letters, digits, dots and dashes, 100 at most")
 
     def lock(self, node: str) -> IO[str]:
         """Held until it is closed. Raises ConfigurationError if an agent of this name and home runs."""
@@ -70,11 +75,15 @@ class NodeFiles:
         write_json(self.runs / f"{run.replica_id}.json", asdict(run))
 
     def read_runs(self) -> dict[str, RunFile]:
-        found = {}
-        for path in self.runs.glob("*.json"):
-            values = json.loads(path.read_text())
-            found[path.stem] = RunFile(**{**values, "arguments": tuple(values["arguments"])})
-        return found
+        found = {path.stem: self.read_run(path.stem) for path in self.runs.glob("*.json")}
+        return {replica: run for replica, run in found.items() if run is not None}
+
+    def read_run(self, replica_id: str) -> RunFile | None:
+        try:
+            values = json.loads((self.runs / f"{replica_id}.json").read_text())
+        except FileNotFoundError:
+            return None
+        return RunFile(**{**values, "arguments": tuple(values["arguments"])})
 
     def forget_run(self, replica_id: str) -> None:
         (self.runs / f"{replica_id}.json").unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """The node agent's tunables, read once by the command that starts it."""
 
+import re
 from dataclasses import dataclass, field
 
 from headway import env
+from headway.errors import ConfigurationError
 from inference.engines.vllm import EngineSettings
 from inference.node.disk import DiskSettings
 from inference.node.golden import TOLERANCE_NATS
@@ -13,6 +15,8 @@ from inference.node.watchdog import WatchdogSettings
 class NodeSettings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    max_replicas: int = 0
+    """HEADWAY_NODE_MAX_REPLICAS: engines that this machine has room for; 0: no bound is known."""
     disk: DiskSettings = field(default_factory=DiskSettings)
     is_prefork: bool = True
     """HEADWAY_ENGINE_PREFORK: start CPU engines by forking a process that has imported vLLM already."""
@@ -41,6 +45,13 @@ class NodeSettings:
     is never idle."""
 
 
+def zone_name(zone: str) -> str:
+    """As it is, if pages and commands can name it. Raises ConfigurationError."""
+    if zone and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", zone):
+        raise ConfigurationError(f"HEADWAY_ZONE: {zone!r} is no zone's name: letters, digits, dots and dashes, 64 at most")
+    return zone
+
+
 def node_settings() -> NodeSettings:
     """From the environment. Raises ConfigurationError."""
     return NodeSettings(
@@ -55,6 +66,7 @@ def node_settings() -> NodeSettings:
             canary_every_s=env.seconds("HEADWAY_ENGINE_CANARY_S", 30.0, at_least=1.0),
             canary_limit_s=env.seconds("HEADWAY_ENGINE_CANARY_LIMIT_S", 15.0, at_least=1.0),
         ),
+        max_replicas=env.whole("HEADWAY_NODE_MAX_REPLICAS", 0, at_most=10_000),
         disk=DiskSettings(
             budget_bytes=env.whole("HEADWAY_WEIGHTS_BUDGET_GB", 0) * 10**9,
             keep_free_bytes=env.whole("HEADWAY_WEIGHTS_KEEP_FREE_GB", 2) * 10**9,

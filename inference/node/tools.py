@@ -47,6 +47,9 @@ class Tools:
     logs: Path
     engine_cache: Path
     tag: str
+    zone: str
+    address: str
+    """host:port of this node's front (front.py); empty: it has none."""
     launcher: Callable[[EngineKind], Launcher]
     own_sessions: Callable[[], set[int]]
     """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""

@@ -13,7 +13,8 @@ Payloads are whole objects, so a reader needs the newest row of each (kind, key)
                                   versions: {stable, candidate (label or null), candidate_share_ppm, shadow_share_ppm,
                                   shadow_max_usd_micros_left, salt (the rollout's id), pinned: [labels]}; absent: all
                                   replicas that are ready serve}
-    replica  key = replica id    {model, pool, version, kind, url, upstream_model, state, max_in_flight, epoch,
+    replica  key = replica id    {model, pool, version, kind, url, remote_url (tls://...: for gateways
+                                  that do not find the socket `url` names; ""), upstream_model, state, max_in_flight, epoch,
                                   zone, tokeniser (digest or ""), max_model_len (0: not known)}
     terms    key = tenant id     {plan, weight, tier_ceiling ("interactive" | "standard" | "batch"), time_zone,
                                   default_max_tokens (or null), salt_per_key, discount_percent, is_prepaid,

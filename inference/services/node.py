@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.utils import timezone
 
 from inference.engines.options import over
 from inference.errors import IllegalTransition
-from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
+from inference.models import ControlChange, GoldenReference, ModelVersion, Replica, ReplicaState
 from inference.services.replicas import advance
 from inference.services.tokenisers import keep_tokeniser
 
@@ -92,10 +91,6 @@ def record_digest(*, version_id: int, digest: str) -> None:
 
 def record_tokeniser(*, digest: str, content: bytes) -> None:
     keep_tokeniser(digest=digest, content=content)
-
-
-def beat(*, node: str, machine_kind: str) -> None:
-    NodeHeartbeat.objects.update_or_create(name=node, defaults={"machine_kind": machine_kind, "seen_at": timezone.now()})
 
 
 @dataclass(frozen=True)

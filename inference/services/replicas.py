@@ -4,7 +4,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from inference.errors import IllegalTransition, UnknownReplica
-from inference.models import TRANSITIONS, Replica, ReplicaState
+from inference.models import TRANSITIONS, NodeHeartbeat, Replica, ReplicaState
+from inference.node.remote_address import remote_url
 from inference.services import control
 from inference.services.replica_starts import note_move
 from inference.services.version_labels import version_label
@@ -35,15 +36,28 @@ def advance(
     facts = {"epoch": epoch, "url": url, "tokeniser": tokeniser, "max_model_len": max_model_len}
     changes |= {name: value for name, value in facts.items() if value is not None}
     with transaction.atomic():
-        if not Replica.objects.filter(pk=replica_id, state=expected).update(**changes):
+        rows = Replica.objects.filter(pk=replica_id, state=expected)
+        if to is ReplicaState.REQUESTED:
+            rows = rows.filter(is_wanted=True)  # an agent that comes back late must not bring back what was replaced
+        if not rows.update(**changes):
             found = Replica.objects.filter(pk=replica_id).first()
             if found is None:
                 raise UnknownReplica(f"there is no replica {replica_id!r}")
+            if found.state == expected:
+                raise IllegalTransition(f"replica {replica_id} is not wanted any more")
             raise IllegalTransition(f"replica {replica_id} is {found.state}, not {expected}")
         replica = Replica.objects.select_related("pool__model", "version").get(pk=replica_id)
         note_move(replica=replica, to=to, at=replica.changed_at)
         publish_replica(replica)
     return replica
+
+
+def _remote_url(replica: Replica) -> str:
+    """Empty where gateways of other machines cannot reach it."""
+    if not (replica.node and replica.url):
+        return ""
+    address = NodeHeartbeat.objects.filter(pk=replica.node).values_list("address", flat=True).first()
+    return remote_url(address, node=replica.node, replica=replica.id, epoch=replica.epoch) if address else ""
 
 
 def publish_replica(replica: Replica) -> int:
@@ -55,6 +69,7 @@ def publish_replica(replica: Replica) -> int:
         "version": version_label(replica.version),
         "kind": replica.kind,
         "url": replica.url,
+        "remote_url": _remote_url(replica),
         "upstream_model": replica.upstream_model,
         "state": replica.state,
         "max_in_flight": replica.pool.max_in_flight,

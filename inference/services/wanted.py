@@ -6,16 +6,17 @@ The one place that makes Replica rows, lets them go, and moves them between serv
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
 
 from headway.errors import InvalidInput
-from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaState, new_replica_id
-from inference.services.replicas import LIVE_STATES, publish_replica
+from inference.launchers.cell import CellLauncher
+from inference.launchers.node_agents import NodeAgents
+from inference.models import ModelVersion, Pool, Replica, ReplicaState, new_replica_id
+from inference.services.replicas import LIVE_STATES
 
-NODE_ALIVE_FOR = timedelta(seconds=30)
+AGENTS: CellLauncher = NodeAgents()
 MAX_REPLICAS = 1000
 _NEAREST_TO_SERVING = {state: rank for rank, state in enumerate(LIVE_STATES)}
 
@@ -48,19 +49,20 @@ def want(
     Warm ones go into rotation before new ones are asked for, and replicas are taken out of rotation before others are
     started to stand by. Those furthest from serving are let go first, of those alike the one with the fewest requests
     (`in_flight`, by replica, where it is known); every one that serves is drained. New ones go to the live node with the
-    fewest (zones evened out first), or to `node` where no agent has reported yet.
+    fewest (zones evened out first), or to `node` where no agent has reported yet. One that leaves for
+    another (services/moving.py) does not count: the other one does.
     """
     if serving < 0 or warm < 0 or serving + warm > MAX_REPLICAS:
         raise InvalidInput(f"replicas must lie between 0 and {MAX_REPLICAS}", param="replicas")
     with transaction.atomic():
         Pool.objects.select_for_update().get(pk=pool.pk)  # one at a time a pool
         kept, removed = _split(_wanted_of(pool, version, in_flight), serving + warm)
-        _let_go(removed)
+        AGENTS.drain(removed)
         woken, rested = _place_in_rotation(kept, serving)
         num_serving = sum(1 for replica in kept if not replica.is_standby)
         missing = serving + warm - len(kept)
         added = [
-            _request(pool, version, is_standby=num_serving + number >= serving, default_node=node) for number in range(missing)
+            request(pool, version, is_standby=num_serving + number >= serving, default_node=node) for number in range(missing)
         ]
     return Change(added, [replica.id for replica in removed], woken, rested)
 
@@ -75,17 +77,14 @@ def wanted_counts(pool: Pool, version: ModelVersion) -> tuple[int, int]:
 def _wanted_of(pool: Pool, version: ModelVersion, in_flight: Mapping[str, int] | None = None) -> list[Replica]:
     """Nearest to serving first; among those alike in rotation before standing by, the busiest first, then the oldest."""
     busy = in_flight or {}
-    rows = Replica.objects.filter(pool=pool, version=version, is_wanted=True, state__in=LIVE_STATES).exclude(node="")
+    rows = Replica.objects.filter(pool=pool, version=version, is_wanted=True, state__in=LIVE_STATES, replaced_by="")
+    rows = rows.exclude(node="")
     key = {replica.id: _NEAREST_TO_SERVING[ReplicaState(replica.state)] for replica in rows}
     return sorted(rows, key=lambda row: (key[row.id], row.is_standby, -busy.get(row.id, 0), row.created_at, row.id))
 
 
 def _split(replicas: list[Replica], count: int) -> tuple[list[Replica], list[Replica]]:
     return replicas[:count], replicas[count:]
-
-
-def _let_go(replicas: list[Replica]) -> None:
-    Replica.objects.filter(pk__in=[replica.pk for replica in replicas]).update(is_wanted=False)
 
 
 def _place_in_rotation(kept: list[Replica], serving: int) -> tuple[list[str], list[str]]:
@@ -99,40 +98,18 @@ def _place_in_rotation(kept: list[Replica], serving: int) -> tuple[list[str], li
     return [replica.id for replica in woken], [replica.id for replica in rested]
 
 
-def _request(pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str) -> str:
-    node, zone = _place(default_node)
-    replica = Replica.objects.create(
+def request(pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str = "", not_on: str = "") -> str:
+    """One more; returns its id. Raises NoNodeHasRoom."""
+    place = AGENTS.place(default_node=default_node, not_on=not_on)
+    replica = Replica(
         id=new_replica_id(),
         pool=pool,
         version=version,
-        node=node,
-        zone=zone,
+        node=place.node,
+        zone=place.zone,
         is_standby=is_standby,
         upstream_model=pool.model.public_id,
         changed_at=timezone.now(),
     )
-    publish_replica(replica)
+    AGENTS.start(replica)
     return replica.id
-
-
-def _place(default_node: str) -> tuple[str, str]:
-    """(node, zone) for a new replica. Raises InvalidInput where no node may take it."""
-    alive = list(NodeHeartbeat.objects.filter(seen_at__gte=timezone.now() - NODE_ALIVE_FOR))
-    if not alive:
-        if default_node:
-            return default_node, ""
-        raise InvalidInput("no node agent is alive", param="replicas")
-    in_use = Replica.objects.filter(is_wanted=True, state__in=LIVE_STATES).exclude(node="").values_list("node", flat=True)
-    load = {heartbeat.name: 0 for heartbeat in alive}
-    for name in in_use:
-        load[name] = load.get(name, 0) + 1
-    by_zone: dict[str, int] = {}
-    for heartbeat in alive:
-        by_zone[heartbeat.zone] = by_zone.get(heartbeat.zone, 0) + load[heartbeat.name]
-    open_to_all = [
-        node for node in alive if not node.is_cordoned and not (node.max_replicas and load[node.name] >= node.max_replicas)
-    ]
-    if not open_to_all:
-        raise InvalidInput("no node has room for a further replica: all that are alive are full or cordoned", param="replicas")
-    best = min(open_to_all, key=lambda node: (by_zone[node.zone], load[node.name], node.name))
-    return best.name, best.zone

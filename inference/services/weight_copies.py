@@ -18,8 +18,8 @@ from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import ENDED, Rollout
+from inference.services.heartbeats import live_nodes
 from inference.services.replicas import LIVE_STATES, MAX_REASON_CHARS
-from inference.services.wanted import NODE_ALIVE_FOR
 from inference.weight_models import COPY_TRANSITIONS, CopyState, WeightCopy
 from inference.weight_uris import is_fetched
 from tenants.services.audit import record_audit
@@ -59,7 +59,7 @@ def stage_version(*, version: ModelVersion, actor: str, nodes: list[str] | None 
 
     Copies that failed are tried again. Raises InvalidInput: an unknown node, or none that could.
     """
-    alive = _nodes_for(version, timezone.now())
+    alive = _nodes_for(version)
     if nodes is not None:
         known = set(NodeHeartbeat.objects.values_list("name", flat=True))
         unknown = sorted(set(nodes) - known)
@@ -83,7 +83,7 @@ def want_needed_copies() -> int:
     now, num_wanted = timezone.now(), 0
     for version in needed_versions(now):
         if any(is_fetched(uri) for uri in _uris(version)):
-            num_wanted += _want(version, _nodes_for(version, now), again=(_S.EVICTED,))
+            num_wanted += _want(version, _nodes_for(version), again=(_S.EVICTED,))
     return num_wanted
 
 
@@ -109,10 +109,10 @@ def _uris(version: ModelVersion) -> list[str]:
     return uris_of(version.weights_uri, _args(version))
 
 
-def _nodes_for(version: ModelVersion, now: datetime) -> list[str]:
+def _nodes_for(version: ModelVersion) -> list[str]:
     """Live nodes with the kind of machine its environment is for, that take new replicas."""
     is_cpu = "-cpu-" in f"-{version.engine_environment}-"
-    alive = NodeHeartbeat.objects.filter(seen_at__gte=now - NODE_ALIVE_FOR, is_cordoned=False).order_by("name")
+    alive = live_nodes().filter(is_cordoned=False).order_by("name")
     return [node.name for node in alive if node.machine_kind.startswith("cpu-") == is_cpu]
 
 

@@ -5,10 +5,12 @@ secret_key        Django's, made on first use
 redis/            our own Redis-protocol server's: configuration with its password (redis_password), append-only file
 journal/          usage records on their way to the ledger
 snapshots/        what the data plane needs to start with the database away
-weights/          staged model weights
+weights/          staged model weights, and in .downloads/ what has come of others
+engine-args/      what engines' parsers have said of arguments
 tokenisers/       what prompts are counted with, by digest
 node/             what the node agent knows of its engines (pid, start time, epoch; last desired state)
 logs/             one file a process, rotated
+tls/              our certificate authority, and certificates of gateways and nodes, with their keys (0600)
 exports/          large files that were asked for, for a week
 run/              sockets and locks
 """
@@ -76,6 +78,10 @@ class Home:
         if path.stat().st_uid != os.getuid():
             raise PermissionError(f"{path} belongs to another user")
         return path
+
+    @property
+    def tls(self) -> Path:
+        return self.folder("tls")
 
     def secret_key(self) -> str:
         """Django's SECRET_KEY."""

@@ -17,6 +17,9 @@ HOME = Home(env.folder("HEADWAY_HOME", CHECKOUT / ".headway"))
 HOME.folder(".")
 NODE_NAME = env.text("HEADWAY_NODE_NAME", socket.gethostname())
 ZONE = env.text("HEADWAY_ZONE", "")
+NODE_ADDRESS = env.text("HEADWAY_NODE_ADDRESS", "")
+NODE_LISTEN_HOST = env.text("HEADWAY_NODE_LISTEN_HOST", "0.0.0.0")
+NODE_LOST_S = env.seconds("HEADWAY_NODE_LOST_S", 10.0, at_least=1.0)
 GATEWAY_HOST = env.text("HEADWAY_GATEWAY_HOST", "127.0.0.1")
 GATEWAY_PORT = env.whole("HEADWAY_GATEWAY_PORT", 9100, at_least=1, at_most=65535)
 GATEWAY_PROCESSES = env.whole("HEADWAY_GATEWAY_PROCESSES", 1, at_least=1, at_most=256)
@@ -113,6 +116,7 @@ OUTBOX_SWEEP_S = env.seconds("HEADWAY_OUTBOX_SWEEP_S", 2.0, at_least=0.1)
 AUTOSCALE_S = env.seconds("HEADWAY_AUTOSCALE_S", 5.0, at_least=1.0)
 CELERY_BEAT_SCHEDULE = {
     "outbox": {"task": "workers.tasks.sweep_outbox", "schedule": OUTBOX_SWEEP_S},
+    "fleet": {"task": "workers.tasks.look_after_fleet", "schedule": 2.0},
     "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
     "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
     "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},

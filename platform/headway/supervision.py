@@ -105,6 +105,7 @@ class Supervision:
             "HEADWAY_RUN": str(self.home.run),
             "HEADWAY_LOGS": str(self.home.logs),
             "HEADWAY_PYTHON": sys.executable,
+            "HEADWAY_HAS_FRONT": "true" if settings.NODE_ADDRESS else "false",
             "HEADWAY_CHECKOUT": str(settings.CHECKOUT),
         }
 

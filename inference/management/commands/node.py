@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError, connection
 from headway.command import HeadwayCommand
 from inference.node.agent import Agent
 from inference.node.composition import Launchers, make_tools, tag_of
-from inference.node.node_settings import node_settings
+from inference.node.node_settings import node_settings, zone_name
 from inference.node.state_push import StatePush
 from inference.services.feed_progress import wait_for_acknowledgement
 from inference.wiring_dispatcher import dispatcher_secret, find_dispatcher
@@ -29,7 +29,15 @@ class Command(HeadwayCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         launchers = Launchers(tag_of(settings.HOME, name), settings.HOME.logs, is_prefork=tunables.is_prefork)
-        tools = make_tools(settings.HOME, name, tunables, launchers, _all_gateways_know)
+        tools = make_tools(
+            settings.HOME,
+            name,
+            tunables,
+            launchers,
+            _all_gateways_know,
+            zone=zone_name(settings.ZONE),
+            address=settings.NODE_ADDRESS,
+        )
         with tools.files.lock(name):
             try:
                 agent = Agent(tools)

@@ -33,11 +33,7 @@ def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
     if status.models:
         parts.append(table(POOL_COLUMNS, [_pool_row(model) for model in status.models]))
     if status.nodes:
-        parts.append(
-            table(
-                ["node", "machine", "seen"], [[n["name"], n["machine_kind"], f"{n['seen_s_ago']} s ago"] for n in status.nodes]
-            )
-        )
+        parts.append(table(["node", "zone", "machine", "room for", "seen", "is"], [_node_row(node) for node in status.nodes]))
     if status.copies:
         parts.append(table(COPY_COLUMNS, [_copy_row(copy) for copy in status.copies]))
     if status.gateways:
@@ -45,6 +41,12 @@ def _text(status: FleetStatus, seen: dict[str, Any] | None) -> str:
         parts.append(table(["gateway", "feed", "process"], rows))
     parts += _dispatcher(status.lease, seen)
     return "\n\n".join(parts)
+
+
+def _node_row(node: dict[str, Any]) -> list[object]:
+    room = node["max_replicas"] or None
+    words = [word for word in ("cordoned", "lost") if node[f"is_{word}"]]
+    return [node["name"], node["zone"], node["machine_kind"], room, f"{node['seen_s_ago']} s ago", ", ".join(words)]
 
 
 def _copy_row(copy: CopyStatus) -> list[object]:

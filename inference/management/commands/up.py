@@ -1,3 +1,4 @@
+import io
 import signal
 import time
 from types import FrameType
@@ -43,6 +44,7 @@ class Command(HeadwayCommand):
         is_ours = attach  # an `up` that found everything running leaves it running when it is interrupted
         try:
             call_command("migrate", verbosity=0)
+            call_command("node_certificate", settings.NODE_NAME, stdout=io.StringIO())
             with supervision.alone():
                 if not supervision.is_up():
                     is_ours = True

@@ -73,7 +73,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     verdicts = [judge_health(plan.gates, fleet.health(1 if rollout.share_ppm else 0))]
     num_samples, extra, left = 0, {}, rollout.shadow_micros_left
     if rollout.share_ppm and rollout.measured_since is not None:
-        seen = traffic(rollout, pool, now=now)
+        seen = traffic(rollout, now=now)
         verdicts.append(judge(plan.gates, stable=seen.stable, candidate=seen.candidate))
         num_samples = seen.candidate.attempts
         extra = {"seen": seen.seen_share(plan.gates.confidence)}

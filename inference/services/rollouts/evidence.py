@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from billing.services.version_reads import VersionUse, use_of_versions
-from inference.models import Pool, Replica
 from inference.policy.bounds import share
 from inference.policy.rollout_gates import Window
 from inference.rollout_models import Rollout, VersionPin
@@ -29,18 +28,14 @@ class Traffic:
         return {"share": found.value, "low": found.low, "high": found.high, "requests": requests}
 
 
-def traffic(rollout: Rollout, pool: Pool, *, now: datetime) -> Traffic:
+def traffic(rollout: Rollout, *, now: datetime) -> Traffic:
     """Both versions in the same window; tenants that are pinned to a version are left out, and our own account."""
     assert rollout.measured_since is not None, "a step is measured from its beginning"
     stable, candidate = version_label(rollout.from_version), version_label(rollout.to_version)
-    replicas: dict[str, list[str]] = {stable: [], candidate: []}
-    versions = {rollout.from_version_id: stable, rollout.to_version_id: candidate}
-    for replica, version in Replica.objects.filter(pool=pool, version__in=versions).values_list("id", "version_id"):
-        replicas[versions[version]].append(replica)
     pinned = VersionPin.objects.filter(model_id=rollout.model_id, is_in_force=True).values_list("tenant_id", flat=True)
     since = max(rollout.measured_since, now - LOOKS_BACK)
     without = [*pinned, *operator_ids()]
-    use = use_of_versions(model=rollout.model.public_id, replicas=replicas, since=since, without=without)
+    use = use_of_versions(model=rollout.model.public_id, versions=(stable, candidate), since=since, without=without)
     return Traffic(
         stable=_window(use[stable]),
         candidate=_window(use[candidate]),

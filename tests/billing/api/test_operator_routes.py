@@ -1,5 +1,6 @@
 """The operators' part of the API fails closed: every route, as nobody, as members, with keys, and without a CSRF token."""
 
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from billing.api.routes import OF_OPERATORS
 from billing.closing_models import ClosingRun
 from billing.models import Adjustment, Grant, Price, Reconciliation
-from headway.urls_api import OF_OPERATORS
 from inference.models import WeightCopy
 from tenants.access import Scope
 from tenants.api.base import OperatorView
@@ -22,6 +23,7 @@ from tests.workers.broker import Broker
 from workers.models import OutboxEntry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("company")]
+ASK_FOR_PARAMETERS = ("versions/", "capacity/")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
@@ -36,12 +38,11 @@ def path_of(route: str, acme: Furnished) -> str:
         "<slug:tenant>": acme.tenant.name,
         "<slug:number>": acme.invoice.number,
         "<slug:month>": "2026-11",
-        "<id:run_id>": 1,
-        "<id:pool_id>": 9_999_999,
         "<uuid:export_id>": uuid.uuid4(),
     }
     for name, value in ids.items():
         route = route.replace(name, str(value))
+    route = re.sub(r"<id:\w+>", "9999999", route)  # of what is not there
     assert "<" not in route
     return f"operator/{route}"
 
@@ -107,16 +108,16 @@ def test_an_operator_reads_every_route_and_unknown_ones_and_empty_bodies_are_err
     for route, view in OF_OPERATORS.items():
         path = path_of(route, acme)
         if hasattr(view, "get"):
-            wanted = 404 if any(name in route for name in ("export_id", "run_id", "pool_id")) else 200
+            wanted = 404 if "<id:" in route or "export_id" in route else 400 if route in ASK_FOR_PARAMETERS else 200
             for method in ("GET", "HEAD"):
                 assert caller.call(method, path).status_code == wanted, path
         for method in ("POST", "PUT"):
             if not hasattr(view, method.lower()):
                 assert code_of(caller.call(method, path, {})) == "method_not_allowed", path
             elif route not in ("reconciliations/", "tenants/<slug:tenant>/resume/"):  # these take no body
-                before = everything()
-                assert caller.call(method, path, {}).status_code == 400, path
-                assert caller.call(method, path, ["x"]).status_code == 400, path
+                before, refused = everything(), {400, 404} if "<id:" in route else {400}
+                assert caller.call(method, path, {}).status_code in refused, path
+                assert caller.call(method, path, ["x"]).status_code in refused, path
                 assert everything() == before
     for missing in ("tenants/nobody/", "invoices/INV-9/", "months/soon/", "nothing/", "closings/999999999999999999/"):
         assert caller.get(f"operator/{missing}").status_code in (400, 404), missing

@@ -6,14 +6,16 @@ import pytest
 from django.test import override_settings
 
 from headway.home import Home
-from inference.services.node import beat
+from inference.services.heartbeats import Beat, note_beat
 from inference.services.registry import register_model
 from inference.services.version_spec import VersionSpec
 from inference.services.weight_copies import advance_copy, note_copy
 from inference.weight_models import CopyState, WeightCopy
+from tenants.access import Scope
 from tenants.models import AuditEntry
 from tenants.services.members import ensure_operator
-from tests.tenants.api.cast import Api, code_of
+from tests.tenants.api.cast import Api, code_of, with_key
+from tests.tenants.cast import full_tenant
 
 pytestmark = pytest.mark.django_db
 SEVENTY = {"params_b": 70, "layers": 80, "kv_heads": 8, "head_dim": 128}
@@ -23,7 +25,7 @@ SEVENTY = {"params_b": 70, "layers": 80, "kv_heads": 8, "head_dim": 128}
 def api() -> Api:
     register_model(public_id="org/m", actor="test", version=VersionSpec("hf:org/m@v1", "vllm-cpu-0.32.0"))
     for name in ("a", "b"):
-        beat(node=name, machine_kind="cpu-x86_64-avx2")
+        note_beat(node=name, beat=Beat("cpu-x86_64-avx2", zone="", max_replicas=0, loads={}))
     return Api(user=ensure_operator(username="operator", password="x"))
 
 
@@ -53,7 +55,7 @@ def test_without_nodes_it_is_every_one_that_can_run_it_and_the_list_is_narrowed(
     ("body", "code", "param"),
     [
         ({"version": "other"}, "model_not_found", "model"),
-        ({"version": "org/m:v7"}, "model_not_found", "model"),
+        ({"version": "org/m:v7"}, "version_not_found", "version"),
         ({"version": "org/m", "nodes": ["z"]}, "invalid_value", "nodes"),
         ({"version": "org/m", "nodes": []}, "invalid_value", "nodes"),
         ({"version": ""}, "invalid_value", "version"),
@@ -92,3 +94,17 @@ def test_questions_without_an_answer_are_refused(api: Api, tmp_path: Any, asked:
         answer = capacity(api, **asked)
     assert (answer.status_code, code_of(answer)) == (400, code)
     assert text in answer.json()["error"]["message"]
+
+
+def test_nobody_members_and_keys_are_refused_and_nothing_is_wanted(api: Api) -> None:
+    tenant, people = full_tenant("acme")
+    callers = [
+        (Api(), 401),
+        (Api(user=people["owner"]), 403),
+        (with_key(tenant, *Scope, member=ensure_operator(username="operator", password="x")), 403),
+    ]
+    for caller, status in callers:
+        assert caller.get("operator/weights/").status_code == status
+        assert stage(caller, version="org/m").status_code == status
+        assert capacity(caller, **SEVENTY, gpu="h100-80").status_code == status
+    assert not WeightCopy.objects.exists()

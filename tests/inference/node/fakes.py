@@ -20,6 +20,7 @@ from inference.node.node_settings import NodeSettings
 from inference.node.tools import Tools
 from inference.node.weight_files import Staged
 from inference.services.engine_counters import Count
+from inference.services.heartbeats import Beat
 from inference.services.node import Desired, ReferenceKey
 from inference.services.weight_copies import NodeCopies
 from inference.tokenising.bundle import TokeniserBundle
@@ -162,6 +163,10 @@ class FakeLink:
         self.references: dict[ReferenceKey, list[list[float]]] = {}
         self.rows: list[Desired] = []
         self.counts: list[Count] = []
+        self.beats: list[Beat] = []
+        self.num_fleet_looks = 0
+        self.asked_logs: list[str] = []
+        self.logs: dict[str, str] = {}
         self.copies = NodeCopies(copies=[], needed_uris=[])
         self.copy_moves: list[tuple[int, str, str, str]] = []
         self.copy_notes: list[tuple[int, str, int, int]] = []
@@ -223,8 +228,14 @@ class FakeLink:
             self.counts.append(count)
         return not self.is_away
 
-    def beat(self, _machine_kind: str) -> None:
-        pass
+    def beat(self, beat: Beat) -> None:
+        self.beats.append(beat)
+
+    def look_after_fleet(self) -> None:
+        self.num_fleet_looks += 1
+
+    def tell_logs(self, tail: Callable[[str], str]) -> None:
+        self.logs |= {replica: tail(replica) for replica in self.asked_logs}
 
     @property
     def states(self) -> list[str]:
@@ -285,6 +296,8 @@ class Workshop:
             logs=home.logs,
             engine_cache=home.folder("engine-cache"),
             tag=f"{home.installation_id}/here",
+            zone="north",
+            address="",
             launcher=lambda _kind: self.launcher,
             own_sessions=set,
             find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=EngineKind.CPU),

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.utils import timezone
 
 from headway.clock import FakeClock
+from inference.fleet_models import ReplicaLoad
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
+from inference.services.heartbeats import Beat, Load
 from inference.services.node import ReferenceKey, mark_stopped
 from inference.services.registry import register_model, scale
 from inference.services.replicas import advance
@@ -150,9 +154,14 @@ def test_a_reference_made_while_the_database_is_away_holds_for_the_next_replica(
 
 
 def test_a_node_that_lives_says_so(link: ControlLink) -> None:
-    link.beat("cpu-a")
-    link.beat("cpu-b")
-    assert [(row.name, row.machine_kind) for row in NodeHeartbeat.objects.all()] == [("here", "cpu-b")]
+    load = Load(epoch=2, running=1, waiting=0, kv_used_ratio=0.5, tokens_per_s=30.0)
+    link.beat(Beat("cpu-a", zone="", max_replicas=0, loads={"rep-1": load}))
+    NodeHeartbeat.objects.update(is_cordoned=True, lost_at=timezone.now())
+    link.beat(Beat("cpu-b", zone="north", max_replicas=2, loads={"rep-1": replace(load, running=3), "rep-2": load}))
+    row = NodeHeartbeat.objects.get()
+    assert (row.name, row.machine_kind, row.zone, row.max_replicas) == ("here", "cpu-b", "north", 2)
+    assert (row.is_cordoned, row.lost_at) == (True, None)
+    assert dict(ReplicaLoad.objects.values_list("replica", "running")) == {"rep-1": 3, "rep-2": 1}
 
 
 def test_the_newest_change_is_the_last_thing_the_feed_said(link: ControlLink, replica: Replica) -> None:

@@ -136,7 +136,7 @@ class Cast:
                 **more,
             }
             if has_failed:
-                fields["attempt_rows"] = (_attempt(replica, began_s),)
+                fields["attempt_rows"] = (_attempt(self.model, label, replica, began_s),)
             drafts.append(draft(f"req-{next(_ids)}", "done", **fields))
         self.now += timedelta(seconds=2)
         record_usage(drafts=drafts, now=self.now)
@@ -153,7 +153,14 @@ class Cast:
         return sorted(rows.values_list("state", flat=True))
 
 
-def _attempt(replica: str, at_s: float) -> AttemptDraft:
+def _attempt(model: str, version: str, replica: str, at_s: float) -> AttemptDraft:
     return AttemptDraft(
-        number=1, replica=replica, replica_epoch=1, ending="engine_error", started_at_s=at_s, ended_at_s=at_s + 0.5
+        number=1,
+        replica=replica,
+        replica_epoch=1,
+        ending="engine_error",
+        started_at_s=at_s,
+        ended_at_s=at_s + 0.5,
+        model=model,
+        version=version,
     )

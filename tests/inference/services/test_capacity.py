@@ -90,7 +90,7 @@ def test_a_version_is_measured_with_its_own_arguments(tmp_path: Path) -> None:
     with override_settings(HOME=Home(tmp_path / "home")):
         first = capacity("--model", "m", "--kv-cache-mib", "256")
         second = capacity("--model", "m:v2", "--kv-cache-mib", "256")
-        assert "has no version v3" in refusal("--model", "m:v3", "--kv-cache-mib", "256")
+        assert "has no version 'v3'" in refusal("--model", "m:v3", "--kv-cache-mib", "256")
         assert "there is no model 'other'" in refusal("--model", "other", "--kv-cache-mib", "256")
     assert (first["context_tokens"], first["kv_format"]) == (512, "bfloat16")
     assert (second["context_tokens"], second["kv_format"]) == (1024, "fp8")

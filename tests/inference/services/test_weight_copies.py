@@ -10,7 +10,7 @@ from headway.errors import InvalidInput
 from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.selectors import weight_copies
-from inference.services.node import beat
+from inference.services.heartbeats import Beat, note_beat
 from inference.services.registry import register_model, register_version, scale
 from inference.services.version_spec import VersionSpec
 from inference.services.weight_copies import (
@@ -44,7 +44,7 @@ def version_of(name: str, **changes: Any) -> ModelVersion:
 
 def nodes(*names: str, kind: str = "cpu-x86_64-avx2") -> None:
     for name in names:
-        beat(node=name, machine_kind=kind)
+        note_beat(node=name, beat=Beat(kind, zone="", max_replicas=0, loads={}))
 
 
 def wanted_on(version: ModelVersion) -> list[str]:

@@ -1,0 +1,31 @@
+import asyncio
+import signal
+from typing import Any
+
+from django.conf import settings
+
+from headway.certificates import Certificates
+from headway.command import HeadwayCommand
+from headway.errors import ConfigurationError
+from inference.node.front import Front, listening_context
+from inference.node.node_files import NodeFiles
+
+
+class Command(HeadwayCommand):
+    help = "Let gateways of other machines reach this node's engines, over TLS with our certificates (HEADWAY_NODE_ADDRESS)."
+
+    def handle(self, **_options: Any) -> None:
+        _host, colon, port = settings.NODE_ADDRESS.rpartition(":")
+        if not colon or not port.isdigit():
+            raise ConfigurationError("HEADWAY_NODE_ADDRESS must be host:port, where gateways of other machines reach this one")
+        context = listening_context(Certificates(settings.HOME.tls).server_context(settings.NODE_NAME), settings.NODE_NAME)
+        front = Front(NodeFiles(settings.HOME, settings.NODE_NAME).read_run)
+        asyncio.run(_serve(front, settings.NODE_LISTEN_HOST, int(port), context))
+
+
+async def _serve(front: Front, host: str, port: int, context: Any) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with await front.serve(host, port, context):
+        await stop.wait()

@@ -1,0 +1,85 @@
+"""Which nodes are alive: by the database's clock, since those of machines differ.
+
+An agent beats five times within `settings.NODE_LOST_S`; one that was silent for longer gets no new replica, and loses
+those it has (services/lost_nodes.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from inference.fleet_models import ReplicaLoad
+from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.services.replicas import publish_replica
+
+BEATS_A_LIMIT = 5
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one engine does: see ReplicaLoad."""
+
+    epoch: int
+    running: int
+    waiting: int
+    kv_used_ratio: float
+    tokens_per_s: float
+    prefix_hit_ratio: float | None = None
+    accepted_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Beat:
+    """`loads` by replica id: of the engines that serve or stand by."""
+
+    machine_kind: str
+    zone: str
+    max_replicas: int
+    loads: Mapping[str, Load]
+    address: str = ""
+
+
+def lost_after() -> timedelta:
+    return timedelta(seconds=settings.NODE_LOST_S)
+
+
+def beat_every_s() -> float:
+    return float(settings.NODE_LOST_S) / BEATS_A_LIMIT
+
+
+def note_beat(*, node: str, beat: Beat) -> None:
+    """Written by the one agent of that node."""
+    facts = {
+        "machine_kind": beat.machine_kind,
+        "zone": beat.zone,
+        "max_replicas": beat.max_replicas,
+        "address": beat.address,
+    }
+    if NodeHeartbeat.objects.filter(pk=node).exclude(address=beat.address).exists():
+        _moved(node, beat.address)
+    NodeHeartbeat.objects.update_or_create(name=node, defaults={**facts, "seen_at": Now(), "lost_at": None})
+    if beat.loads:
+        rows = [ReplicaLoad(replica=replica, at=Now(), **asdict(load)) for replica, load in sorted(beat.loads.items())]
+        fields = [*Load.__dataclass_fields__, "at"]
+        ReplicaLoad.objects.bulk_create(rows, update_conflicts=True, unique_fields=["replica"], update_fields=fields)
+
+
+def _moved(node: str, address: str) -> None:
+    """Gateways of other machines are told where its replicas are now."""
+    with transaction.atomic():
+        NodeHeartbeat.objects.filter(pk=node).update(address=address)
+        for replica in Replica.objects.filter(node=node).exclude(state=ReplicaState.STOPPED).order_by("id"):
+            publish_replica(replica)
+
+
+def live_nodes() -> "QuerySet[NodeHeartbeat]":
+    return NodeHeartbeat.objects.filter(seen_at__gte=Now() - lost_after())
+
+
+def silent_nodes() -> "QuerySet[NodeHeartbeat]":
+    return NodeHeartbeat.objects.filter(seen_at__lt=Now() - lost_after())

@@ -1,0 +1,103 @@
+"""Give one replica's place to another: the new one first, and the old one goes once the new one serves.
+
+`Replica.replaced_by` names the new one. The old one no longer counts as one of those that are wanted (wanted.py); it
+serves until `settle_moves` sees that the other one does, or that nobody wants that one any more.
+"""
+
+from django.db import transaction
+
+from headway.errors import Conflict, InvalidInput
+from inference.errors import NoNodeHasRoom, UnknownReplica
+from inference.models import Pool, Replica, ReplicaState
+from inference.services.wanted import AGENTS, request
+from tenants.services.audit import record_audit
+
+_S = ReplicaState
+CERTIFIED = (_S.READY, _S.WARM)
+
+
+def known_replica(replica_id: str) -> Replica:
+    """A managed one that has not stopped. Raises UnknownReplica, InvalidInput (an external one)."""
+    replica = Replica.objects.select_related("pool__model", "version").filter(pk=replica_id).first()
+    if replica is None or replica.state == _S.STOPPED:
+        raise UnknownReplica(f"there is no replica {replica_id!r}; `manage.py status` lists them")
+    if not replica.node:
+        raise InvalidInput(f"replica {replica_id} is an engine of somebody else's: no agent looks after it", param="replica")
+    return replica
+
+
+def _staying(replica_id: str) -> Replica:
+    """Raises Conflict (it goes already), and what known_replica does."""
+    replica = known_replica(replica_id)
+    if not replica.is_wanted or replica.replaced_by:
+        raise Conflict(f"replica {replica_id} is on its way out already")
+    return replica
+
+
+def replace(replica: Replica, *, not_on: str = "", default_node: str = "") -> str:
+    """Ask for another one in its place; returns that one's id. Raises NoNodeHasRoom; nothing is changed then."""
+    assert replica.version is not None, "a managed replica has a version"
+    with transaction.atomic():
+        Pool.objects.select_for_update().get(pk=replica.pool_id)  # as `want` does: one at a time a pool
+        new = request(replica.pool, replica.version, is_standby=replica.is_standby, default_node=default_node, not_on=not_on)
+        mine = Replica.objects.filter(pk=replica.pk, is_wanted=True, replaced_by="")
+        if not mine.update(replaced_by=new):
+            raise Conflict(f"replica {replica.id} is on its way out already")
+    return new
+
+
+def drain_replica(*, replica_id: str, actor: str) -> str:
+    """Move it to another node. Returns who comes in its place. Raises UnknownReplica, NoNodeHasRoom, Conflict."""
+    replica = _staying(replica_id)
+    with transaction.atomic():
+        new = replace(replica, not_on=replica.node)
+        record_audit(actor=actor, action="replica.drain", target=replica_id, after={"replaced_by": new})
+    return new
+
+
+def restart_replica(*, replica_id: str, actor: str) -> tuple[str, bool]:
+    """A new engine in its place: (its id, whether the old one serves until then).
+
+    Where no node has room for a second one, the old one is drained at once. Raises UnknownReplica, Conflict.
+    """
+    replica = _staying(replica_id)
+    with transaction.atomic():
+        try:
+            new, is_gapless = replace(replica), True
+        except NoNodeHasRoom:
+            AGENTS.drain([replica])
+            new, is_gapless = _in_its_place(replica), False
+        record_audit(
+            actor=actor, action="replica.restart", target=replica_id, after={"replaced_by": new, "gapless": is_gapless}
+        )
+    return new, is_gapless
+
+
+def _in_its_place(replica: Replica) -> str:
+    """On its own node, whose room it has just given up."""
+    assert replica.version is not None
+    new = request(replica.pool, replica.version, is_standby=replica.is_standby, default_node=replica.node)
+    Replica.objects.filter(pk=replica.pk).update(replaced_by=new)
+    return new
+
+
+def settle_moves() -> list[str]:
+    """Let go those whose place is taken. Returns their ids. Anybody may call it, at any time."""
+    leaving = list(Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id"))
+    new_ones = Replica.objects.in_bulk([replica.replaced_by for replica in leaving])
+    gone = [replica for replica in leaving if _may_go(replica, new_ones.get(replica.replaced_by))]
+    AGENTS.drain(gone)
+    return [replica.id for replica in gone]
+
+
+def _may_go(old: Replica, new: Replica | None) -> bool:
+    if new is None or not new.is_wanted:
+        return True  # fewer are wanted by now
+    return new.state in CERTIFIED or old.state not in CERTIFIED
+
+
+def keep_after_all(replica: Replica) -> None:
+    """It stays, and the one that was to come in its place goes."""
+    with transaction.atomic():
+        AGENTS.drain(list(Replica.objects.filter(pk=replica.replaced_by)))
+        Replica.objects.filter(pk=replica.pk).update(replaced_by="")

@@ -1,0 +1,174 @@
+"""Our own certificate authority: gateways and nodes know each other by what it has signed, and by nothing else.
+
+ca.pem, ca.key                      made on first use, for ten years
+gateway.pem, gateway.key            what gateways show to nodes: good for clients alone
+node-<name>.pem, node-<name>.key    what a node shows to gateways: good for servers alone, under its `node_domain`
+
+Keys are elliptic (P-256), files have mode 0600. The authority's key is needed where certificates are made, nowhere else.
+"""
+
+import datetime
+import hashlib
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headway.errors import ConfigurationError
+
+AUTHORITY_DAYS = 3650
+LEAF_DAYS = 825
+RENEW_DAYS = 90
+"""With less left, `ensure` makes a new one."""
+DOMAIN = "headway.internal"
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    certificate: Path
+    key: Path
+
+
+def node_domain(node: str) -> str:
+    """What a node's names end with; a name may hold what host names may not."""
+    return f"{hashlib.sha256(node.encode()).hexdigest()[:16]}.{DOMAIN}"
+
+
+class Certificates:
+    """Those of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def authority(self) -> KeyPair:
+        return self._pair("ca")
+
+    def gateway(self) -> KeyPair:
+        return self._pair("gateway")
+
+    def node(self, name: str) -> KeyPair:
+        return self._pair(f"node-{name}")
+
+    def ensure_gateway(self) -> KeyPair:
+        return self._ensure(self.gateway(), "gateway", CLIENT, [])
+
+    def ensure_node(self, name: str) -> KeyPair:
+        return self._ensure(self.node(name), name, SERVER, [f"*.{node_domain(name)}"])
+
+    def client_context(self) -> ssl.SSLContext:
+        """A gateway's. Raises ConfigurationError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return self._loaded(context, self.gateway())
+
+    def server_context(self, node: str) -> ssl.SSLContext:
+        """A node's: who shows no certificate of ours for clients is sent away. Raises ConfigurationError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._loaded(context, self.node(node))
+
+    def _loaded(self, context: ssl.SSLContext, pair: KeyPair) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_verify_locations(self.authority.certificate)
+            context.load_cert_chain(pair.certificate, pair.key)
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigurationError(
+                f"no certificate to be used in {self.folder} ({pair.certificate.name}: {reason}): "
+                "make it with manage.py node_certificate"
+            ) from error
+        return context
+
+    def _pair(self, name: str) -> KeyPair:
+        return KeyPair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+
+    def _ensure(self, pair: KeyPair, name: str, use: x509.ObjectIdentifier, names: list[str]) -> KeyPair:
+        """Make it unless there is one that will do for a while. Raises ConfigurationError where there is no authority's key."""
+        ca_certificate, ca_key = self._ensure_authority()
+        if self._is_good(pair, ca_certificate):
+            return pair
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(name, ca_certificate.subject, key, LEAF_DAYS)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=True)
+        if names:
+            alternatives = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
+            builder = builder.add_extension(alternatives, critical=False)
+        builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        _write(pair, key, builder.sign(ca_key, hashes.SHA256()))
+        return pair
+
+    def _ensure_authority(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        pair = self.authority
+        if not pair.certificate.exists():
+            key = ec.generate_private_key(ec.SECP256R1())
+            subject = _name("Headway authority")
+            usage = x509.KeyUsage(
+                digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+                key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+            )  # fmt: skip
+            builder = _builder("Headway authority", subject, key, AUTHORITY_DAYS)
+            builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            builder = builder.add_extension(usage, critical=True)
+            builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            _write(pair, key, builder.sign(key, hashes.SHA256()))
+        try:
+            found = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+        except FileNotFoundError:
+            raise ConfigurationError(f"the authority's key is not here ({pair.key}): make it where it is") from None
+        assert isinstance(found, ec.EllipticCurvePrivateKey), "we made it"
+        return x509.load_pem_x509_certificate(pair.certificate.read_bytes()), found
+
+    def _is_good(self, pair: KeyPair, authority: x509.Certificate) -> bool:
+        if not (pair.certificate.exists() and pair.key.exists()):
+            return False
+        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):  # another authority's
+            return False
+        return certificate.not_valid_after_utc > _now() + datetime.timedelta(days=RENEW_DAYS)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    now = _now()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _write(pair: KeyPair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    """The key first: a certificate without one would be taken for whole."""
+    kept = serialization.PrivateFormat.PKCS8
+    _write_file(pair.key, key.private_bytes(serialization.Encoding.PEM, kept, serialization.NoEncryption()))
+    _write_file(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    fd, partial = tempfile.mkstemp(dir=path.parent)  # mode 0600
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)
+    Path(partial).replace(path)

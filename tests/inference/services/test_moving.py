@@ -1,0 +1,134 @@
+"""One replica gives its place to another: the new one first."""
+
+import pytest
+
+from headway.errors import Conflict, InvalidInput
+from inference.errors import NoNodeHasRoom, UnknownReplica
+from inference.models import Replica, ReplicaKind, ReplicaState
+from inference.services.log_tails import ask_for_log, log_of, tell_logs
+from inference.services.moving import drain_replica, restart_replica, settle_moves
+from inference.services.nodes import set_cordon
+from inference.services.registry import register_replica
+from inference.services.wanted import want, wanted_counts
+from tests.inference.services.fleet import node, now_serves, pool_of, serving, stable
+
+pytestmark = pytest.mark.django_db
+S = ReplicaState
+
+
+def row(replica_id: str) -> Replica:
+    return Replica.objects.get(pk=replica_id)
+
+
+def test_the_old_one_serves_until_the_new_one_does() -> None:
+    node("a")
+    node("b", is_cordoned=True)
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    set_cordon(node="b", is_cordoned=False, actor="test")
+    new = drain_replica(replica_id=old.id, actor="test")
+    assert row(new).node == "b"
+    assert settle_moves() == []
+    assert row(old.id).is_wanted
+    now_serves(new)
+    assert settle_moves() == [old.id]
+    assert (row(old.id).is_wanted, row(new).is_wanted) == (False, True)
+
+
+def test_it_does_not_count_as_one_of_those_wanted_meanwhile() -> None:
+    """Whoever scales the pool meanwhile must neither let the new one go nor ask for a third."""
+    node("a")
+    node("b")
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    drain_replica(replica_id=old.id, actor="test")
+    assert wanted_counts(pool, stable(pool)) == (1, 0)
+    assert want(pool=pool, version=stable(pool), serving=1).is_empty
+
+
+def test_scaled_down_meanwhile_the_old_one_goes_too() -> None:
+    node("a")
+    node("b")
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    new = drain_replica(replica_id=old.id, actor="test")
+    assert want(pool=pool, version=stable(pool), serving=0).removed == [new]
+    assert settle_moves() == [old.id]
+
+
+def test_a_new_one_that_fails_leaves_the_old_one_serving() -> None:
+    node("a")
+    node("b")
+    (old,) = serving(pool_of(), 1)
+    new = drain_replica(replica_id=old.id, actor="test")
+    Replica.objects.filter(pk=new).update(state=S.FAILED)
+    assert settle_moves() == []
+    assert row(old.id).state == S.READY
+
+
+def test_where_no_other_node_has_room_nothing_changes() -> None:
+    node("a")
+    node("b", max_replicas=1)
+    first, _ = serving(pool_of(), 2)
+    with pytest.raises(NoNodeHasRoom, match="no node beside a has room"):
+        drain_replica(replica_id=first.id, actor="test")
+    assert (row(first.id).replaced_by, Replica.objects.count()) == ("", 2)
+
+
+def test_a_restart_is_gapless_where_there_is_room_for_two() -> None:
+    node("a")
+    (old,) = serving(pool_of(), 1)
+    new, is_gapless = restart_replica(replica_id=old.id, actor="test")
+    assert (is_gapless, row(old.id).is_wanted, row(new).node) == (True, True, "a")
+
+
+def test_a_restart_on_a_full_machine_drains_first() -> None:
+    node("a", max_replicas=1)
+    (old,) = serving(pool_of(), 1)
+    new, is_gapless = restart_replica(replica_id=old.id, actor="test")
+    assert (is_gapless, row(old.id).is_wanted, row(new).node) == (False, False, "a")
+
+
+def test_what_goes_already_is_not_moved_again() -> None:
+    node("a")
+    node("b")
+    (old,) = serving(pool_of(), 1)
+    drain_replica(replica_id=old.id, actor="test")
+    for move in (drain_replica, restart_replica):
+        with pytest.raises(Conflict, match="on its way out"):
+            move(replica_id=old.id, actor="test")
+    assert Replica.objects.count() == 2
+
+
+def test_only_managed_ones_that_are_there_can_be_moved() -> None:
+    pool_of()
+    external = register_replica(public_id="m", url="http://127.0.0.1:1", kind=ReplicaKind.VLLM, actor="test")
+    with pytest.raises(InvalidInput, match="no agent"):
+        restart_replica(replica_id=external.id, actor="test")
+    with pytest.raises(UnknownReplica):
+        drain_replica(replica_id="rep-none", actor="test")
+
+
+def test_a_warm_one_is_replaced_by_a_warm_one() -> None:
+    node("a")
+    node("b")
+    pool = pool_of()
+    replicas = serving(pool, 1, warm=1)
+    warm = next(replica for replica in replicas if replica.is_standby)
+    new = restart_replica(replica_id=warm.id, actor="test")[0]
+    assert row(new).is_standby
+    now_serves(new)
+    assert settle_moves() == [warm.id]
+
+
+def test_a_log_is_told_by_the_agent_of_its_node_when_it_was_asked_for() -> None:
+    node("a")
+    (replica,) = serving(pool_of(), 1)
+    assert tell_logs(node="a", tail=lambda _id: "x") == 0
+    ask_for_log(replica_id=replica.id)
+    assert log_of(replica.id).asked_at is not None
+    assert tell_logs(node="b", tail=lambda _id: "x") == 0
+    assert tell_logs(node="a", tail=lambda replica_id: f"last words of {replica_id}\0") == 1
+    told = log_of(replica.id)
+    assert (told.text, told.asked_at) == (f"last words of {replica.id}", None)
+    assert tell_logs(node="a", tail=lambda _id: "x") == 0
