@@ -82,11 +82,11 @@ class EventShape(s.Serializer):
     evidence = s.DictField(allow_null=True)
 
 
-class Reason(s.Serializer):
+class RolloutReason(s.Serializer):
     reason = s.CharField(max_length=500, required=False, default="", allow_blank=True)
 
 
-class Target(Reason):
+class Target(RolloutReason):
     version = s.CharField(max_length=11, help_text=f"the one that is to serve then, {LABEL}: what does not match is refused")
 
 

@@ -70,11 +70,11 @@ class StartRollout(OperatorView):
 
 
 class PauseRollout(OperatorView):
-    @extend_schema(operation_id="operator_rollouts_pause", request=shapes.Reason, responses=shapes.RolloutShape)
+    @extend_schema(operation_id="operator_rollouts_pause", request=shapes.RolloutReason, responses=shapes.RolloutShape)
     def post(self, _request: Request, rollout_id: int) -> Response:
         """Its share stays, its gates are watched, it goes no further."""
         rollout = rollout_numbered(rollout_id)
-        pause_rollout(rollout=rollout, actor=self.actor, reason=self.read(shapes.Reason)["reason"])
+        pause_rollout(rollout=rollout, actor=self.actor, reason=self.read(shapes.RolloutReason)["reason"])
         return _answer(rollout)
 
 
