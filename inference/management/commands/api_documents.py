@@ -7,6 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from headway.command import HeadwayCommand
 from inference.gateway.api_page import page
+from inference.gateway.fields import USUAL_MAX_CHOICES
 from inference.gateway.openapi import document_bytes
 
 
@@ -19,7 +20,7 @@ class Command(HeadwayCommand):
 
     def handle(self, *, write: bool, check: bool, **_options: Any) -> None:
         if not write and not check:
-            self.stdout.write(document_bytes().decode())
+            self.stdout.write(document_bytes(USUAL_MAX_CHOICES).decode())
             return
         docs = Path(__file__).parents[3] / "docs"
         made = page((docs / "api_choices.md").read_text())

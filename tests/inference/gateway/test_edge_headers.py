@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -303,3 +305,9 @@ def test_each_choice_is_a_row_once() -> None:
     ids = re.findall(r"^\| ([BX][0-9]+)", (DOCS / "api_choices.md").read_text(), re.MULTILINE)
     assert len(ids) == len(set(ids))
     assert {"B70", "X08", "X09", "X10"} <= set(ids)
+
+
+def test_the_command_prints_the_document_that_is_served() -> None:
+    printed = StringIO()
+    call_command("api_documents", stdout=printed)
+    assert json.loads(printed.getvalue())["openapi"].startswith("3.1")
