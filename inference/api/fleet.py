@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from inference.api import fleet_shapes as f
-from inference.services.fleet_reads import drains, fleet_by_zone
+from inference.services.fleet_reads import drain_rows, drains, fleet_by_zone
 from inference.services.moving import drain_replica, restart_replica
 from inference.services.nodes import set_cordon
 from inference.services.zones import drain_zone, undrain_zone
@@ -16,7 +16,7 @@ class Fleet(OperatorView):
     @extend_schema(operation_id="operator_fleet_read", responses=f.ZoneShape(many=True))
     def get(self, _request: Request) -> Response:
         """By zone, node and replica: what each does now, as node agents told it a moment ago."""
-        return Response(f.ZoneShape(fleet_by_zone(), many=True).data)
+        return self.whole(fleet_by_zone(), f.ZoneShape)
 
 
 class Cordons(OperatorView):
@@ -44,8 +44,8 @@ class Moves(OperatorView):
 class Drains(OperatorView):
     @extend_schema(operation_id="operator_drains_list", responses=f.DrainShape(many=True))
     def get(self, _request: Request) -> Response:
-        """The newest hundred drains of zones, with their proof."""
-        return Response(f.DrainShape(drains(100), many=True).data)
+        """Drains of zones with their proof, newest first."""
+        return self.page(drain_rows(), f.DrainShape, ordering=("-id",))
 
     @extend_schema(operation_id="operator_drains_create", request=f.NewDrain, responses={202: f.DrainShape})
     def post(self, _request: Request) -> Response:

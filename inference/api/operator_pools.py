@@ -15,7 +15,7 @@ class Pools(OperatorView):
     @extend_schema(operation_id="operator_pools_list", responses=PoolShape(many=True))
     def get(self, _request: Request) -> Response:
         """By model."""
-        return Response(PoolShape(pools_overview(None), many=True).data)
+        return self.whole(pools_overview(None), PoolShape)
 
 
 class OnePool(OperatorView):

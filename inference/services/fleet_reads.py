@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Prefetch
+from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
 
 from inference.fleet_models import ReplicaLoad, ZoneDrain
@@ -121,6 +121,10 @@ class DrainReport:
 def newest_drain(zone: str) -> DrainReport | None:
     row = ZoneDrain.objects.filter(zone=zone).order_by("-id").first()
     return None if row is None else _report(row)
+
+
+def drain_rows() -> QuerySet[ZoneDrain]:
+    return ZoneDrain.objects.all()
 
 
 def drains(limit: int = 20) -> list[DrainReport]:

@@ -8,6 +8,14 @@ MAX_CHOICES = 16
 
 
 @schemathesis.hook
+def map_headers(_context: schemathesis.HookContext, headers: Any) -> Any:
+    """The version that serves, where one is asked for."""
+    if not headers or not headers.get("x-headway-version"):
+        return headers
+    return {**headers, "x-headway-version": "v1"}
+
+
+@schemathesis.hook
 def map_body(_context: schemathesis.HookContext, body: Any) -> Any:
     """The model that is served; prompts times n within its bound; no numbers beyond 64 bits where anything may stand."""
     if not isinstance(body, dict):

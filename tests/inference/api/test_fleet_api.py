@@ -24,7 +24,7 @@ def replicas() -> list[Replica]:
 
 
 def test_the_fleet_is_told_by_zone_node_and_replica(caller: Api, replicas: list[Replica]) -> None:
-    told = caller.get("operator/fleet/").json()
+    told = caller.get("operator/fleet/").json()["results"]
     assert [(zone["name"], [each["name"] for each in zone["nodes"]]) for zone in told] == [("north", ["n1"]), ("south", ["s1"])]
     shown = {replica["id"] for zone in told for each in zone["nodes"] for replica in each["replicas"]}
     assert shown == {replica.id for replica in replicas}
@@ -54,5 +54,5 @@ def test_a_zone_is_drained_or_refused_with_the_numbers(caller: Api, replicas: li
     begun = caller.call("POST", "operator/drains/", {"zone": "north"})
     assert (begun.status_code, begun.json()["verdict"], begun.json()["by"]) == (202, "running", "operator:operator")
     assert caller.call("POST", "operator/drains/undo/", {"zone": "north"}).status_code == 200
-    (told,) = caller.get("operator/drains/").json()
+    (told,) = caller.get("operator/drains/").json()["results"]
     assert told["verdict"] == "cancelled"

@@ -28,7 +28,7 @@ def one() -> str:
 def test_pools_are_listed_with_what_is_wanted_and_what_is_there(api: Api) -> None:
     have(1)
     all_ready()
-    (shown,) = api.get("operator/pools/").json()
+    (shown,) = api.get("operator/pools/").json()["results"]
     assert (shown["model"], shown["stable"], shown["wanted"], shown["ready"]) == ("m", "v1", 1, 1)
     assert (shown["is_autoscaled"], shown["max_replicas"], shown["woken_at"]) == (True, 5, None)
     assert api.get(one()).json() == shown

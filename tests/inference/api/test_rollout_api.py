@@ -118,7 +118,7 @@ def test_a_rollout_that_cannot_be_run_is_refused(cast: Cast, api: Api, wrong: di
 def test_versions_are_listed_and_retire(cast: Cast, api: Api) -> None:
     at = (timezone.now() + timedelta(days=30)).isoformat()
     asked = {"model": "m", "version": "v2", "retires_at": at}
-    (newest, stable) = api.call("PUT", "operator/versions/retirements/", asked).json()
+    (newest, stable) = api.call("PUT", "operator/versions/retirements/", asked).json()["results"]
     assert (newest["version"], newest["stage"], stable["stage"]) == ("v2", "registered", "stable")
     assert newest["retires_at"] is not None
     api.call("PUT", "operator/versions/retirements/", {**asked, "retires_at": None})
@@ -128,12 +128,12 @@ def test_versions_are_listed_and_retire(cast: Cast, api: Api) -> None:
 def test_a_tenant_stays_on_a_version_by_its_own_wish(cast: Cast, api: Api) -> None:
     tenant, people = full_tenant("acme")
     owner = Api(user=people["owner"])
-    (shown,) = owner.get("tenants/acme/pins/").json()
+    (shown,) = owner.get("tenants/acme/pins/").json()["results"]
     assert (shown["stable"], shown["pinned"], shown["choices"]) == ("v1", "", ["v1"])
-    (pinned,) = owner.call("PUT", "tenants/acme/pins/", {"model": "m", "version": "v1"}).json()
+    (pinned,) = owner.call("PUT", "tenants/acme/pins/", {"model": "m", "version": "v1"}).json()["results"]
     assert (pinned["pinned"], pinned["is_in_force"]) == ("v1", True)
     assert owner.call("PUT", "tenants/acme/pins/", {"model": "m", "version": "v2"}).status_code == 400
-    (by_operator,) = api.call("PUT", "operator/tenants/acme/pins/", {"model": "m", "version": "v2"}).json()
+    (by_operator,) = api.call("PUT", "operator/tenants/acme/pins/", {"model": "m", "version": "v2"}).json()["results"]
     assert (by_operator["pinned"], by_operator["is_in_force"]) == ("v2", False)
     assert with_key(tenant, "manage").call("PUT", "tenants/acme/pins/", {"model": "m", "version": None}).status_code == 200
     assert not VersionPin.objects.exists()
