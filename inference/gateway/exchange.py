@@ -382,7 +382,7 @@ class Exchange:
             rates = error.data.get("rates")
             self._rates = rates if isinstance(rates, RateView) else None
 
-    async def _submit(
+    def _asked(
         self,
         request: GenerationRequest,
         blocks: tuple[int, ...],
@@ -390,10 +390,9 @@ class Exchange:
         last: AttemptFailed | None,
         *,
         may_change_version: bool,
-    ) -> Grant:
-        """Where no further replica can take over, the failure of the last one is the answer."""
+    ) -> Ask:
         begun = self.continuation if self._goes_on else None
-        ask = Ask(
+        return Ask(
             id=self.request_id,
             model=request.model,
             tenant=self.principal.tenant_id,
@@ -415,6 +414,18 @@ class Exchange:
             version=begun.version if begun is not None else self._wish.version,
             may_change_version=may_change_version,
         )
+
+    async def _submit(
+        self,
+        request: GenerationRequest,
+        blocks: tuple[int, ...],
+        excluded: frozenset[str],
+        last: AttemptFailed | None,
+        *,
+        may_change_version: bool,
+    ) -> Grant:
+        """Where no further replica can take over, the failure of the last one is the answer."""
+        ask = self._asked(request, blocks, excluded, last, may_change_version=may_change_version)
         asked_s = self.parts.clock.monotonic_s()
         self._grant = None
         try:

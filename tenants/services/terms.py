@@ -85,15 +85,7 @@ def set_limits(
             check_may_touch(by, key)
             check_limits_within(by, limits)
         for kind, value in limits.items():
-            rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model or "", kind=kind)
-            if is_self_service:
-                of_tenant = key is None and model is None
-                _check_self_service(plan_of(tenant) if of_tenant else None, kind, value, rows)
-            if value is None:
-                rows.delete()
-            elif not rows.update(value=value, is_self_set=is_self_service):
-                named = {"tenant": tenant, "key": key, "model": model or "", "kind": kind}
-                Limit.unscoped.create(**named, value=value, is_self_set=is_self_service)
+            _set_limit(tenant, key, model or "", kind, value, is_self_service=is_self_service)
         if time_zone is not None and time_zone != tenant.time_zone:
             tenant.time_zone = time_zone
             tenant.save(update_fields=["time_zone"])
@@ -102,6 +94,20 @@ def set_limits(
         if LimitKind.BUDGET in limits or time_zone is not None:
             tell_month(tenant.id, tenant.time_zone)
     return terms
+
+
+def _set_limit(
+    tenant: Tenant, key: ApiKey | None, model: str, kind: LimitKind, value: int | None, *, is_self_service: bool
+) -> None:
+    """Raises as set_limits does."""
+    rows = Limit.objects.for_tenant(tenant).filter(key=key, model=model, kind=kind)
+    if is_self_service:
+        of_tenant = key is None and not model
+        _check_self_service(plan_of(tenant) if of_tenant else None, kind, value, rows)
+    if value is None:
+        rows.delete()
+    elif not rows.update(value=value, is_self_set=is_self_service):
+        Limit.unscoped.create(tenant=tenant, key=key, model=model, kind=kind, value=value, is_self_set=is_self_service)
 
 
 def _check_self_service(plan: Plan | None, kind: LimitKind, value: int | None, rows: Any) -> None:
