@@ -6,7 +6,7 @@
 │   ├── UnknownEval             fix the name of the eval set, or the number of the run
 │   ├── UnknownReplica          fix the replica's id
 │   └── UnknownNode, UnknownZone    fix the name
-├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved, ZoneCannotGo
+├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved, ZoneCannotGo, NodeNameTaken
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── NoNodeHasRoom           add a node, raise its bound, or uncordon one
@@ -96,15 +96,25 @@ class BadWeights(InvalidInput):
 
 
 class NoNodeHasRoom(InvalidInput):
-    """Add a node, raise its bound, or uncordon one: no node may take a further replica."""
+    """Add a node, raise its bound, or uncordon one: no node may take a further replica. `too_many` of those asked for."""
 
     code = "no_room"
+
+    def __init__(self, message: str, *, param: str | None = None, too_many: int = 1) -> None:
+        super().__init__(message, param=param, too_many=too_many)
+        self.too_many = too_many
 
 
 class UnknownNode(NotFound):
     """Fix the node's name; `manage.py status` lists them."""
 
     code = "node_not_found"
+
+
+class NodeNameTaken(Conflict):
+    """Give this agent another name, or forget the node once its machine is gone."""
+
+    code = "node_name_taken"
 
 
 class UnknownZone(NotFound):

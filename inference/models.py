@@ -213,6 +213,7 @@ class NodeHeartbeat(models.Model):
     """A node agent that is alive."""
 
     name = models.CharField(primary_key=True, max_length=100)
+    agent = models.CharField(max_length=32, blank=True, help_text="whose name it is: the id in the agent's HEADWAY_HOME")
     machine_kind = models.CharField(max_length=100)
     zone = models.CharField(max_length=64, blank=True)
     address = models.CharField(max_length=255, blank=True, help_text="host:port for gateways of other machines; empty: none")

@@ -5,7 +5,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from inference.api import fleet_shapes as f
-from inference.services.fleet_reads import drain_rows, drains, fleet_by_zone
+from inference.services.fleet_reads import drain_rows, fleet_by_zone, newest_drain
 from inference.services.moving import drain_replica, restart_replica
 from inference.services.nodes import set_cordon
 from inference.services.zones import drain_zone, undrain_zone
@@ -52,7 +52,7 @@ class Drains(OperatorView):
         """Empty a zone. Refused, with the numbers, where the others cannot carry it."""
         asked = self.read(f.NewDrain)
         drain_zone(zone=asked["zone"], is_forced=asked["force"], actor=self.actor)
-        return Response(f.DrainShape(drains(1)[0]).data, status=202)
+        return Response(f.DrainShape(newest_drain(asked["zone"])).data, status=202)
 
 
 class Undrains(OperatorView):

@@ -31,11 +31,15 @@ class Held:
 
 
 class CellLauncher(Protocol):
-    def place(self, *, default_node: str = "", not_on: str = "") -> Place:
-        """Where one more may go: not on the node `not_on`; on `default_node` where no machine is known yet.
+    def place(self, *, environment: str, default_node: str = "", not_on: str = "") -> Place:
+        """Where one more may go: on a machine for that engine environment, not on the node `not_on`; on `default_node` where
+        no machine is known yet.
 
         Raises NoNodeHasRoom.
         """
+
+    def check_room(self, number: int, *, environment: str, default_node: str = "") -> None:
+        """Before any row is made: a thousand that do not fit must not be tried one by one. Raises NoNodeHasRoom."""
 
     def start(self, replica: Replica) -> None:
         """Have an engine for this new row, which names its place. Call it in the transaction that decides it."""

@@ -9,27 +9,46 @@ from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes
 from inference.services.replicas import LIVE_STATES, advance, publish_replica
 
+NOBODY = "no node agent is alive"
+
 
 class NodeAgents:
-    def place(self, *, default_node: str = "", not_on: str = "") -> Place:
+    def place(self, *, environment: str, default_node: str = "", not_on: str = "") -> Place:
         """The live node with the fewest, zones evened out first."""
         alive = list(live_nodes())
         if not alive:
             if default_node:
                 return Place(default_node, "")
-            raise NoNodeHasRoom("no node agent is alive", param="replicas")
+            raise NoNodeHasRoom(NOBODY, param="replicas")
         load = wanted_by_node()
-        fits = [node for node in alive if node.name != not_on and has_room(node, load)]
+        fits = [node for node in alive if node.name != not_on and can_run(node, environment) and has_room(node, load)]
         if not fits:
             other = f" beside {not_on}" if not_on else ""
             raise NoNodeHasRoom(
-                f"no node{other} has room for a further replica: all that are alive are full or cordoned", param="replicas"
+                f"no node{other} has room for a further replica: all that are alive and can run {environment} are full or "
+                "cordoned",
+                param="replicas",
             )
         by_zone: Counter[str] = Counter()
         for node in alive:
             by_zone[node.zone] += load[node.name]
-        best = min(fits, key=lambda node: (by_zone[node.zone], load[node.name], node.name))
+        best = min(
+            fits, key=lambda node: (not is_made_for(node, environment), by_zone[node.zone], load[node.name], node.name)
+        )
         return Place(best.name, best.zone)
+
+    def check_room(self, number: int, *, environment: str, default_node: str = "") -> None:
+        alive = list(live_nodes()) if number > 0 else []
+        room = room_on([node for node in alive if can_run(node, environment)])
+        if number > 0 and not alive and not default_node:
+            raise NoNodeHasRoom(NOBODY, param="replicas", too_many=number)
+        if alive and room is not None and room < number:
+            raise NoNodeHasRoom(
+                f"no node has room for {'a further replica' if number == 1 else f'{number} further replicas'}: "
+                f"those that are alive, can run {environment} and are not full or cordoned take {room} more",
+                param="replicas",
+                too_many=number - room,
+            )
 
     def start(self, replica: Replica) -> None:
         replica.save(force_insert=True)
@@ -52,6 +71,21 @@ def wanted_by_node() -> Counter[str]:
     """How many wanted replicas each node has."""
     rows = Replica.objects.filter(is_wanted=True, state__in=LIVE_STATES).exclude(node="")
     return Counter(rows.values_list("node", flat=True))
+
+
+def is_made_for(node: NodeHeartbeat, environment: str) -> bool:
+    """Whether the node is the kind of machine that the engine environment is for, as far as its name says."""
+    is_cpu_machine = node.machine_kind.partition("-")[0] == "cpu"
+    return not node.machine_kind or is_cpu_machine == _is_for_cpus(environment)
+
+
+def can_run(node: NodeHeartbeat, environment: str) -> bool:
+    """A machine with GPUs has a CPU, too."""
+    return _is_for_cpus(environment) or is_made_for(node, environment)
+
+
+def _is_for_cpus(environment: str) -> bool:
+    return "-cpu-" in f"-{environment}-"
 
 
 def has_room(node: NodeHeartbeat, load: Counter[str]) -> bool:

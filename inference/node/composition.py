@@ -70,12 +70,13 @@ def make_tools(
     address: str = "",
 ) -> Tools:
     clock = clock or SystemClock()
+    files = NodeFiles(home, node)
     tools = Tools(
         settings=settings,
         clock=clock,
-        link=ControlLink(node, clock, call or DatabaseThread()),
+        link=ControlLink(node, clock, call or DatabaseThread(), files.agent_id()),
         jobs=ThreadJobs(),
-        files=NodeFiles(home, node),
+        files=files,
         sockets=home.run,
         logs=home.logs,
         engine_cache=home.folder("engine-cache"),

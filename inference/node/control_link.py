@@ -3,21 +3,23 @@
 Used from the agent's loop only (a database connection belongs to one thread).
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import structlog
 from django.db import InterfaceError, OperationalError, connection
 
 from headway.clock import Clock
-from inference.errors import IllegalTransition, UnknownReplica
+from inference.errors import IllegalTransition, NodeNameTaken, UnknownReplica
 from inference.models import ReplicaState
 from inference.services import node as rows
 from inference.services import weight_copies as copy_rows
 from inference.services.engine_counters import Count, note_count
 from inference.services.fleet_sweep import look_after_fleet
-from inference.services.heartbeats import Beat, note_beat
+from inference.services.heartbeats import Beat, check_name, note_beat
 from inference.services.log_tails import tell_logs
 from inference.services.node import Desired, ReferenceKey
 from inference.services.replicas import advance
@@ -41,8 +43,11 @@ def in_place(work: Callable[[], T]) -> T:
 
 
 class ControlLink:
-    def __init__(self, node: str, clock: Clock, call: Call = in_place) -> None:
-        self.node = node
+    def __init__(self, node: str, clock: Clock, call: Call = in_place, agent: str = "") -> None:
+        """`agent`: tells this one from others that were given the same name."""
+        self.node, self.agent = node, agent
+        self.is_ousted = False
+        """Another agent has this one's name: nothing of what the registry says of the node is meant for this one."""
         self._call = call
         self._clock = clock
         self._reports: deque[Callable[[], object]] = deque()
@@ -58,12 +63,32 @@ class ControlLink:
         return len(self._reports)
 
     def poll(self) -> list[Desired] | None:
-        """This node's replicas, once every earlier report is told; None while the database is away."""
+        """This node's replicas, once every earlier report is told; None while the database is away.
+
+        None of them are, where another agent has this one's name: its engines must go, as those of a lost node.
+        """
+        if self._try(self._look_who_has_the_name, default=AWAY) is AWAY:
+            return None
+        if self.is_ousted:
+            self._reports.clear()
+            return []
         return self._try(lambda: rows.replicas_of(self.node)) if self.flush() else None
 
+    def _look_who_has_the_name(self) -> None:
+        try:
+            check_name(node=self.node, agent=self.agent)
+        except NodeNameTaken as taken:
+            if not self.is_ousted:
+                log.error("node_name_taken", reason=taken.message)
+            self.is_ousted = True
+        else:
+            self.is_ousted = False
+
     def poll_copies(self) -> NodeCopies | None:
-        """The copies of weights that are wanted here; None while the database is away."""
-        return self._try(lambda: copy_rows.copies_of(self.node)) if self.flush() else None
+        """The copies of weights that are wanted here; None while the database is away, or they are another agent's."""
+        if self.is_ousted or not self.flush():
+            return None
+        return self._try(lambda: copy_rows.copies_of(self.node))
 
     def flush(self) -> bool:
         """Tell what waits, in order. False if something still waits."""
@@ -153,7 +178,13 @@ class ControlLink:
         return self._try(lambda: note_count(count), default=AWAY) is not AWAY
 
     def beat(self, beat: Beat) -> None:
-        self._try(lambda: note_beat(node=self.node, beat=beat))
+        """Not while another agent has this one's name; `poll` finds that."""
+
+        def tell() -> None:
+            with contextlib.suppress(NodeNameTaken):
+                note_beat(node=self.node, beat=replace(beat, agent=self.agent))
+
+        self._try(tell)
 
     def look_after_fleet(self) -> None:
         """What Celery's beat has done as well, where it runs."""

@@ -1,6 +1,7 @@
 """What the agent keeps below HOME.node/<node>/, so that its next start finds and settles everything.
 
 agent.lock            held while an agent runs
+agent_id              tells its agent from others that were given the same name
 desired.json          the replicas as last known, for a start with the database away
 own/<replica>.json    tokens of the agent's own requests to that engine (own_work.py)
 run/<replica>.json    an engine that was started: pid, start time, session, epoch
@@ -9,6 +10,7 @@ run/<replica>.json    an engine that was started: pid, start time, session, epoc
 import fcntl
 import json
 import re
+import secrets
 from dataclasses import asdict, dataclass
 from typing import IO
 
@@ -70,6 +72,15 @@ class NodeFiles:
             file.close()
             raise ConfigurationError(f"a node agent named {node!r} runs already on this HEADWAY_HOME; stop it first") from None
         return file
+
+    def agent_id(self) -> str:
+        """Made once, and kept."""
+        path = self.folder / "agent_id"
+        if not path.exists():
+            made = path.with_suffix(".new")
+            made.write_text(secrets.token_hex(16))
+            made.replace(path)
+        return path.read_text().strip()
 
     def write_run(self, run: RunFile) -> None:
         write_json(self.runs / f"{run.replica_id}.json", asdict(run))

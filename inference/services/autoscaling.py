@@ -13,14 +13,13 @@ import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from headway.errors import InvalidInput
 from inference.models import Pool, Replica, ReplicaState
 from inference.policy.autoscale import Decision, PoolSeen, decide
 from inference.policy.autoscale_tunables import AutoscaleTunables, ScaleBounds
 from inference.policy.autoscale_view import seen_of
 from inference.services.autoscale_memory import begin_look, keep
 from inference.services.scale_decisions import record_decision
-from inference.services.wanted import want, wanted_counts
+from inference.services.wanted import want_what_fits, wanted_counts
 
 log = structlog.get_logger(__name__)
 TUNABLES = AutoscaleTunables()
@@ -96,21 +95,9 @@ def _in_flight(pool: Pool, shown: Mapping[str, Any] | None) -> dict[str, int]:
 def _carry_out(pool: Pool, decision: Decision, *, in_flight: dict[str, int]) -> tuple[int, str]:
     """(how many are wanted now, why not more). Where there is no room for all, as many as there is room for."""
     assert pool.version is not None
-    stable, warm = decision.desired, pool.warm_replicas
-    now_serving, now_warm = wanted_counts(pool, pool.version)
-    problem = ""
-    while True:
-        try:
-            want(pool=pool, version=pool.version, serving=stable, warm=warm, in_flight=in_flight)
-            break
-        except InvalidInput as error:
-            problem = error.message
-            if warm > now_warm:
-                warm -= 1  # who serves comes first
-            elif stable > now_serving:
-                stable -= 1
-            else:
-                return now_serving, problem
-    if pool.desired_replicas != stable:
-        Pool.objects.filter(pk=pool.pk).update(desired_replicas=stable)
-    return stable, problem
+    fitted = want_what_fits(
+        pool=pool, version=pool.version, serving=decision.desired, warm=pool.warm_replicas, in_flight=in_flight
+    )
+    if pool.desired_replicas != fitted.serving:
+        Pool.objects.filter(pk=pool.pk).update(desired_replicas=fitted.serving)
+    return fitted.serving, fitted.problem

@@ -1,8 +1,11 @@
 """Give one replica's place to another: the new one first, and the old one goes once the new one serves.
 
 `Replica.replaced_by` names the new one. The old one no longer counts as one of those that are wanted (wanted.py); it
-serves until `settle_moves` sees that the other one does, or that nobody wants that one any more.
+serves until `settle_moves` sees that the other one does, or that nobody wants that one any more. Whoever is to come may be
+replaced itself before it serves (its node is lost, it is moved on): then the old one waits for the last of them.
 """
+
+from collections.abc import Iterator
 
 from django.db import transaction
 
@@ -84,20 +87,30 @@ def _in_its_place(replica: Replica) -> str:
 def settle_moves() -> list[str]:
     """Let go those whose place is taken. Returns their ids. Anybody may call it, at any time."""
     leaving = list(Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id"))
-    new_ones = Replica.objects.in_bulk([replica.replaced_by for replica in leaving])
-    gone = [replica for replica in leaving if _may_go(replica, new_ones.get(replica.replaced_by))]
+    gone = [replica for replica in leaving if _may_go(replica)]
     AGENTS.drain(gone)
     return [replica.id for replica in gone]
 
 
-def _may_go(old: Replica, new: Replica | None) -> bool:
-    if new is None or not new.is_wanted:
-        return True  # fewer are wanted by now
-    return new.state in CERTIFIED or old.state not in CERTIFIED
+def _may_go(old: Replica) -> bool:
+    """Nobody is to come any more (fewer are wanted by now), somebody serves in its place, or it has nothing to wait for."""
+    if old.state not in CERTIFIED:
+        return True
+    coming = list(_successors(old))
+    return not coming or not coming[-1].is_wanted or any(one.is_wanted and one.state in CERTIFIED for one in coming)
+
+
+def _successors(replica: Replica) -> Iterator[Replica]:
+    """Who is to come in its place, who in that one's, and so on. (Each is newer than the one before: there is an end.)"""
+    following: Replica | None = replica
+    while following is not None and following.replaced_by:
+        following = Replica.objects.filter(pk=following.replaced_by).first()
+        if following is not None:
+            yield following
 
 
 def keep_after_all(replica: Replica) -> None:
-    """It stays, and the one that was to come in its place goes."""
+    """It stays, and whoever was to come in its place goes."""
     with transaction.atomic():
-        AGENTS.drain(list(Replica.objects.filter(pk=replica.replaced_by)))
+        AGENTS.drain(list(_successors(replica)))
         Replica.objects.filter(pk=replica.pk).update(replaced_by="")

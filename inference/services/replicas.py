@@ -1,7 +1,7 @@
 """Move replicas through their states. Every move is `UPDATE ... WHERE state = expected`, and is published."""
 
 from django.db import transaction
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from inference.errors import IllegalTransition, UnknownReplica
 from inference.models import TRANSITIONS, NodeHeartbeat, Replica, ReplicaState
@@ -29,10 +29,13 @@ def advance(
     tokeniser: str | None = None,
     max_model_len: int | None = None,
 ) -> Replica:
-    """Move one replica from `expected` to `to`. Raises IllegalTransition (also when someone else moved it), UnknownReplica."""
+    """Move one replica from `expected` to `to`. Raises IllegalTransition (also when someone else moved it), UnknownReplica.
+
+    When, is told by the database's clock: nodes' own differ, and deadlines of rollouts are counted from it.
+    """
     if to not in TRANSITIONS[expected]:
         raise IllegalTransition(f"a replica cannot go from {expected} to {to}")
-    changes: dict[str, object] = {"state": to, "reason": reason[:MAX_REASON_CHARS], "changed_at": timezone.now()}
+    changes: dict[str, object] = {"state": to, "reason": reason[:MAX_REASON_CHARS], "changed_at": Now()}
     facts = {"epoch": epoch, "url": url, "tokeniser": tokeniser, "max_model_len": max_model_len}
     changes |= {name: value for name, value in facts.items() if value is not None}
     with transaction.atomic():

@@ -7,13 +7,12 @@ import structlog
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from headway.errors import InvalidInput
 from inference.models import Pool, Replica, ReplicaState
 from inference.scaling_models import WakeUp
 from inference.services.autoscale_memory import note_woken
 from inference.services.registry import publish_model
 from inference.services.scale_decisions import record_decision
-from inference.services.wanted import want, wanted_counts
+from inference.services.wanted import want_what_fits, wanted_counts
 
 log = structlog.get_logger(__name__)
 
@@ -86,14 +85,10 @@ def _start_one(pool: Pool, asked_by: str, now: datetime) -> str:
     serving, _ = wanted_counts(pool, pool.version)
     if serving:
         return ""
-    try:
-        want(pool=pool, version=pool.version, serving=1, warm=pool.warm_replicas)
-    except InvalidInput as error:
-        try:
-            want(pool=pool, version=pool.version, serving=1)
-        except InvalidInput:
-            record_decision(pool=pool, before=0, desired=0, reason=WOKEN, at=now, decided_by=asked_by, problem=error.message)
-            return error.message
+    fitted = want_what_fits(pool=pool, version=pool.version, serving=1, warm=pool.warm_replicas)
+    if not fitted.serving:
+        record_decision(pool=pool, before=0, desired=0, reason=WOKEN, at=now, decided_by=asked_by, problem=fitted.problem)
+        return fitted.problem
     Pool.objects.filter(pk=pool.pk).update(desired_replicas=1)
     note_woken(pool=pool, now=now)
     record_decision(pool=pool, before=0, desired=1, reason=WOKEN, at=now, decided_by=asked_by)

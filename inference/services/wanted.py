@@ -1,7 +1,7 @@
 """Say how many replicas of one version should serve, and how many should stand by warm. Agents do the rest.
 
-The one place that makes Replica rows, lets them go, and moves them between serving and standing by. Whoever decides
-(an operator's `scale`, the autoscaler, a rollout) calls `want`.
+The one place that makes Replica rows, lets them go, and moves them between serving and standing by. Whoever decides calls
+`want` (an operator's `scale`), or `want_what_fits` (the autoscaler, a rollout, a sweep): less than all, where there is no room.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from headway.errors import InvalidInput
+from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import CellLauncher
 from inference.launchers.node_agents import NodeAgents
 from inference.models import ModelVersion, Pool, Replica, ReplicaState, new_replica_id
@@ -61,10 +62,37 @@ def want(
         woken, rested = _place_in_rotation(kept, serving)
         num_serving = sum(1 for replica in kept if not replica.is_standby)
         missing = serving + warm - len(kept)
+        AGENTS.check_room(missing, environment=version.engine_environment, default_node=node)
         added = [
             request(pool, version, is_standby=num_serving + number >= serving, default_node=node) for number in range(missing)
         ]
     return Change(added, [replica.id for replica in removed], woken, rested)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `want_what_fits` has asked for."""
+
+    change: Change
+    serving: int
+    warm: int
+    problem: str = ""
+    """Why it is less than it was to be."""
+
+
+def want_what_fits(
+    *, pool: Pool, version: ModelVersion, serving: int, warm: int, in_flight: Mapping[str, int] | None = None
+) -> Fitted:
+    """As `want`, but as many as there is room for: those that serve before those that stand by. Raises nothing for it."""
+    total, problem = min(serving + warm, MAX_REPLICAS), ""
+    while True:
+        in_rotation = min(serving, total)
+        try:
+            change = want(pool=pool, version=version, serving=in_rotation, warm=total - in_rotation, in_flight=in_flight)
+        except NoNodeHasRoom as error:
+            problem, total = problem or error.message, total - error.too_many
+        else:
+            return Fitted(change, in_rotation, total - in_rotation, problem)
 
 
 def wanted_counts(pool: Pool, version: ModelVersion) -> tuple[int, int]:
@@ -100,7 +128,7 @@ def _place_in_rotation(kept: list[Replica], serving: int) -> tuple[list[str], li
 
 def request(pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str = "", not_on: str = "") -> str:
     """One more; returns its id. Raises NoNodeHasRoom."""
-    place = AGENTS.place(default_node=default_node, not_on=not_on)
+    place = AGENTS.place(environment=version.engine_environment, default_node=default_node, not_on=not_on)
     replica = Replica(
         id=new_replica_id(),
         pool=pool,

@@ -16,6 +16,7 @@ from headway.errors import InvalidInput
 from inference.engines.options import over
 from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
+from inference.launchers.node_agents import is_made_for
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import ENDED, Rollout
 from inference.services.heartbeats import live_nodes
@@ -111,9 +112,8 @@ def _uris(version: ModelVersion) -> list[str]:
 
 def _nodes_for(version: ModelVersion) -> list[str]:
     """Live nodes with the kind of machine its environment is for, that take new replicas."""
-    is_cpu = "-cpu-" in f"-{version.engine_environment}-"
     alive = live_nodes().filter(is_cordoned=False).order_by("name")
-    return [node.name for node in alive if node.machine_kind.startswith("cpu-") == is_cpu]
+    return [node.name for node in alive if is_made_for(node, version.engine_environment)]
 
 
 def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]) -> int:

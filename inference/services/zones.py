@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from billing.services.replica_ends import replica_ends
-from headway.errors import Conflict
+from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.launchers.node_agents import room_on
@@ -27,6 +27,7 @@ from tenants.services.audit import record_audit
 log = structlog.get_logger(__name__)
 _S = ReplicaState
 DRAIN_LIMIT_S = 900
+MAX_DRAIN_LIMIT_S = 24 * 3600
 LEDGER_LAG = timedelta(seconds=5)
 """How long after the last engine's end the ledger is read: gateways carry records there within a second."""
 
@@ -74,21 +75,25 @@ def capacity_without(zone: str) -> Capacity:
 
 
 def drain_zone(*, zone: str, actor: str, is_forced: bool = False, limit_s: int = DRAIN_LIMIT_S) -> ZoneDrain:
-    """Begin. Forced, what finds no place elsewhere is let go. Raises UnknownZone, ZoneCannotGo, Conflict (one runs)."""
-    capacity = capacity_without(zone)
-    if capacity.problem and not is_forced:
-        raise ZoneCannotGo(f"zone {zone} is not drained: {capacity.problem}", **capacity.as_dict())
-    nodes = nodes_of(zone)
-    names = [node.name for node in nodes]
-    rows = Replica.objects.filter(node__in=names).exclude(state=_S.STOPPED).select_related("pool__model", "version")
-    try:
-        with transaction.atomic():
-            drain = _record(zone, actor, is_forced, limit_s, names, list(rows), capacity)
-            NodeHeartbeat.objects.filter(zone=zone).update(is_cordoned=True)
-            _move_all([row for row in rows.order_by("created_at", "id") if row.is_wanted and not row.replaced_by], is_forced)
-            record_audit(actor=actor, action="zone.drain", target=zone, after={"replicas": len(drain.replicas)})
-    except IntegrityError:
-        raise Conflict(f"zone {zone} is being drained already") from None
+    """Begin. Forced, what finds no place elsewhere is let go.
+
+    Raises UnknownZone, ZoneCannotGo, Conflict (one runs), InvalidInput (the limit).
+    """
+    if not 1 <= limit_s <= MAX_DRAIN_LIMIT_S:
+        raise InvalidInput(f"a zone is emptied within 1 to {MAX_DRAIN_LIMIT_S} s", param="within")
+    with transaction.atomic():
+        list(NodeHeartbeat.objects.select_for_update().order_by("name"))  # two zones at once would count on each other's room
+        capacity = capacity_without(zone)
+        if ZoneDrain.objects.filter(zone=zone, ended_at=None).exists():
+            raise Conflict(f"zone {zone} is being drained already")
+        if capacity.problem and not is_forced:
+            raise ZoneCannotGo(f"zone {zone} is not drained: {capacity.problem}", **capacity.as_dict())
+        names = [node.name for node in nodes_of(zone)]
+        rows = Replica.objects.filter(node__in=names).exclude(state=_S.STOPPED).select_related("pool__model", "version")
+        drain = _record(zone, actor, is_forced, limit_s, names, list(rows), capacity)
+        NodeHeartbeat.objects.filter(zone=zone).update(is_cordoned=True)
+        _move_all([row for row in rows.order_by("created_at", "id") if row.is_wanted and not row.replaced_by], is_forced)
+        record_audit(actor=actor, action="zone.drain", target=zone, after={"replicas": len(drain.replicas)})
     return drain
 
 

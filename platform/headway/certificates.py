@@ -123,18 +123,22 @@ class Certificates:
             _write(pair, key, builder.sign(key, hashes.SHA256()))
         try:
             found = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+            certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
         except FileNotFoundError:
             raise ConfigurationError(f"the authority's key is not here ({pair.key}): make it where it is") from None
-        assert isinstance(found, ec.EllipticCurvePrivateKey), "we made it"
-        return x509.load_pem_x509_certificate(pair.certificate.read_bytes()), found
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"the authority's files ({pair.certificate}, {pair.key}) cannot be read: {error}") from None
+        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certificate.public_key():
+            raise ConfigurationError(f"{pair.key} is not the key of {pair.certificate}: one of them is another authority's")
+        return certificate, found
 
     def _is_good(self, pair: KeyPair, authority: x509.Certificate) -> bool:
         if not (pair.certificate.exists() and pair.key.exists()):
             return False
-        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
         try:
+            certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
             certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):  # another authority's
+        except (ValueError, TypeError, InvalidSignature):  # another authority's, or no certificate at all
             return False
         return certificate.not_valid_after_utc > _now() + datetime.timedelta(days=RENEW_DAYS)
 

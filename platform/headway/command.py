@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, OperationalError, ProgrammingError
+from django.db import DatabaseError, DataError, OperationalError, ProgrammingError
 
 from headway.errors import HeadwayError
 
@@ -51,6 +51,8 @@ class HeadwayCommand(BaseCommand):
             raise CommandError(error.message) from error
         except (OperationalError, ProgrammingError) as error:
             raise CommandError(_database_sentence(error)) from error
+        except (DataError, OverflowError, UnicodeError) as error:  # numbers and texts that no database takes
+            raise CommandError(f"an argument cannot be taken as it is: {str(error).strip().splitlines()[0]}") from error
 
     def print_result(self, line: str, data: Mapping[str, Any], *, as_json: bool) -> None:
         self.stdout.write(json.dumps(data) if as_json else line)

@@ -12,6 +12,7 @@ from inference.node.composition import Launchers, make_tools, tag_of
 from inference.node.node_settings import node_settings, zone_name
 from inference.node.state_push import StatePush
 from inference.services.feed_progress import wait_for_acknowledgement
+from inference.services.heartbeats import check_name
 from inference.wiring_dispatcher import dispatcher_secret, find_dispatcher
 
 
@@ -41,6 +42,7 @@ class Command(HeadwayCommand):
         with tools.files.lock(name):
             try:
                 agent = Agent(tools)
+                _check_name(name, tools.files.agent_id())
                 agent.start()
                 push = StatePush(agent.loads, find_dispatcher, secret=dispatcher_secret())
                 push.start()
@@ -48,6 +50,16 @@ class Command(HeadwayCommand):
                 push.stop()
             finally:
                 launchers.close()
+
+
+def _check_name(name: str, agent: str) -> None:
+    """Raises NodeNameTaken. With the database away nobody can say: the agent finds out when it is back."""
+    try:
+        check_name(node=name, agent=agent)
+    except (OperationalError, InterfaceError):
+        pass
+    finally:
+        connection.close()
 
 
 def _all_gateways_know(change_id: int, timeout_s: float) -> bool:

@@ -18,7 +18,7 @@ from inference.services.rollouts.fleet import Fleet, fleet_of, needed_replicas, 
 from inference.services.rollouts.going_back import go_back, tick_way_back
 from inference.services.rollouts.moves import SYSTEM, change, held_pool, move, note, say, verdict_shown
 from inference.services.rollouts.plans import plan_of
-from inference.services.rollouts.shadow_results import judge_shadow
+from inference.services.rollouts.shadow_results import judge_shadow, micros_left
 from inference.services.rollouts.stable import make_stable
 from tenants.services.operations import operations_tenant
 
@@ -119,7 +119,7 @@ def _step_shadow(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
             say(rollout, trouble or _waits_for(sight))
             return
         operations_tenant(actor=SYSTEM)  # whose work it is
-        mirrored = {"shadow_share_ppm": shadow.share_ppm, "shadow_micros_left": shadow.max_usd_micros}
+        mirrored = {"shadow_share_ppm": shadow.share_ppm, "shadow_micros_left": micros_left(rollout, shadow)}
         change(rollout, pool=pool, measured_since=sight.now, **mirrored)
         note(rollout, "share", actor=SYSTEM, reason=f"{_percent(shadow.share_ppm)} of the requests are mirrored", now=sight.now)
         return

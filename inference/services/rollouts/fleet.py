@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from headway.errors import InvalidInput
 from inference.models import ModelVersion, Pool, Replica, ReplicaState
 from inference.policy.rollout import Wanted, replicas_for, with_pins
 from inference.policy.rollout_gates import CandidateHealth
 from inference.rollout_models import Rollout, RolloutState
+from inference.services.heartbeats import silent_nodes
 from inference.services.replicas import HELD, LIVE_STATES
 from inference.services.rollouts.plans import plan_of
 from inference.services.rollouts.split import open_rollout, pinned_versions
-from inference.services.wanted import want, wanted_counts
+from inference.services.wanted import want_what_fits, wanted_counts
 
 log = structlog.get_logger(__name__)
 _S = RolloutState
@@ -34,7 +34,7 @@ class Fleet:
     certified: int = 0
     """Ready or warm."""
     live: int = 0
-    """Not stopped: there may be an engine."""
+    """Not stopped: there may be an engine that is drained. Not one that a lost node may still run: it never serves again."""
     begun: int = 0
     """Those whose weights are there: loading, or further."""
     failed_starts: int = 0
@@ -62,18 +62,30 @@ def fleet_of(pool: Pool, version: ModelVersion, *, since: datetime | None, now: 
     return Fleet(
         ready=sum(row.state == _R.READY and not row.is_standby for row in wanted),
         certified=sum(row.state in {_R.READY, _R.WARM} for row in wanted),
-        live=sum(row.state != _R.STOPPED for row in rows),
+        live=sum(row.state != _R.STOPPED for row in rows) - len(_out_of_reach(rows)),
         begun=sum(row.state in _ENGINE_RUNS - {_R.STOPPED} for row in wanted),
         failed_starts=sum(max(0, row.epoch - (row.state in _ENGINE_RUNS)) for row in new),
         held=next(
             (row.reason.removesuffix(HELD) for row in wanted if row.state == _R.FAILED and row.reason.endswith(HELD)), ""
         ),
         starting_s=_longest(wanted, {_R.STARTING, _R.CERTIFYING}, now),
-        staging_s=_longest(wanted, {_R.REQUESTED, _R.STAGING}, now),
+        staging_s=max(((now - row.created_at).total_seconds() for row in wanted if _waits_for_weights(row)), default=0.0),
         reasons=tuple(
             f"{row.id} {row.state}{f' ({row.reason})' if row.reason else ''}" for row in wanted if row.state != _R.READY
         ),
     )
+
+
+def _waits_for_weights(row: Replica) -> bool:
+    """No engine of it was started yet, however often its weights were tried for."""
+    return row.epoch == 0 and row.state in {_R.REQUESTED, _R.STAGING, _R.FAILED}
+
+
+def _out_of_reach(rows: list[Replica]) -> list[Replica]:
+    """Let go by a node that is lost: nobody can say that their engines have ended, and gateways know them no more."""
+    failed = [row for row in rows if row.state == _R.FAILED and not row.is_wanted]
+    silent = set(silent_nodes().filter(name__in={row.node for row in failed}).values_list("name", flat=True)) if failed else ()
+    return [row for row in failed if row.node in silent]
 
 
 def _longest(rows: list[Replica], states: set[ReplicaState], now: datetime) -> float:
@@ -146,18 +158,9 @@ def settle_stable(pool: Pool) -> str:
 
 def _settle(pool: Pool, version: ModelVersion, wanted: Wanted) -> str:
     """As many as there is room for. Why there are not more; a blank: there are."""
-    serving, warm = wanted_counts(pool, version)
-    if (serving, warm) == (wanted.serving, wanted.warm):
+    if wanted_counts(pool, version) == (wanted.serving, wanted.warm):
         return ""
-    trouble = ""
-    for total in range(wanted.serving + wanted.warm, min(serving + warm, wanted.serving + wanted.warm) - 1, -1):
-        in_rotation = min(wanted.serving, total)
-        try:
-            change = want(pool=pool, version=version, serving=in_rotation, warm=total - in_rotation)
-        except InvalidInput as error:
-            trouble = trouble or error.message
-            continue
-        if not change.is_empty:
-            log.info("version_settled", version=str(version), serving=in_rotation, warm=total - in_rotation)
-        break
-    return trouble
+    fitted = want_what_fits(pool=pool, version=version, serving=wanted.serving, warm=wanted.warm)
+    if not fitted.change.is_empty:
+        log.info("version_settled", version=str(version), serving=fitted.serving, warm=fitted.warm)
+    return fitted.problem

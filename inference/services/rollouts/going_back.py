@@ -13,7 +13,7 @@ from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.rollouts.fleet import fleet_of, settle_fleet, settle_stable
 from inference.services.rollouts.moves import SYSTEM, move, say
-from inference.services.rollouts.split import pinned_versions
+from inference.services.rollouts.split import open_rollout, pinned_versions
 from inference.services.rollouts.stable import make_stable
 from inference.services.rollouts.telling import tell_operators
 
@@ -48,6 +48,19 @@ def go_back(
         tell_operators(rollout, reason)
 
 
+def make_way(pool: Pool, *, reason: str, now: datetime) -> None:
+    """End the open rollout at once, for an older one's way back. What serves of its candidate is drained by the next look."""
+    rollout = open_rollout(pool)
+    if rollout is None:
+        return
+    if rollout.state == _S.DRAFT:
+        move(rollout, _S.ABORTED, pool=pool, actor=SYSTEM, reason=reason, now=now, ended_at=now)
+        return
+    if rollout.state != _S.ROLLING_BACK:
+        go_back(rollout, pool=pool, actor=SYSTEM, reason=reason, now=now)
+    _ended(rollout, pool, now=now)
+
+
 def tick_way_back(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
     """Call it with the pool held, every few seconds until it has ended."""
     if pool.version_id == rollout.to_version_id:
@@ -58,6 +71,10 @@ def tick_way_back(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
     if candidate.live and rollout.to_version not in pinned_versions(pool):
         say(rollout, _why(rollout, f"{candidate.live} replicas of it are drained"))
         return
+    _ended(rollout, pool, now=now)
+
+
+def _ended(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
     to = _S.ABORTED if rollout.is_aborted else _S.ROLLED_BACK
     move(rollout, to, pool=pool, actor=SYSTEM, reason=_why(rollout, ""), now=now, ended_at=now)
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from headway.errors import HeadwayError
@@ -18,9 +18,9 @@ from inference.models import Pool, Replica
 from inference.rollout_models import ENDED, Rollout, RolloutState, VersionPin
 from inference.services.replicas import LIVE_STATES
 from inference.services.rollouts.advancing import tick_rollout
-from inference.services.rollouts.fleet import fleet_of, is_way_back_open, settle_fleet
-from inference.services.rollouts.going_back import go_back
-from inference.services.rollouts.moves import SYSTEM, held_pool
+from inference.services.rollouts.fleet import fleet_of, is_way_back_open, settle_fleet, settle_stable
+from inference.services.rollouts.going_back import go_back, make_way
+from inference.services.rollouts.moves import SYSTEM, held_pool, say
 from inference.services.rollouts.operating import begin
 from inference.services.rollouts.pins import put_pins_in_force
 from inference.services.rollouts.retiring import retire_due
@@ -43,6 +43,7 @@ def tick(now: datetime | None = None) -> int:
     for rollout in rows.filter(state=_S.PROMOTED, promoted_at__gte=now - LONGEST_WINDOW).order_by("id"):
         _alone(lambda rollout=rollout: watch_promoted(rollout, now=now), rollout.pk)  # type: ignore[misc]
     retire_due(now=now)
+    refill_stable()
     settle_all(now=now)
     put_pins_in_force(now=now)
     return looked_at
@@ -57,9 +58,25 @@ def settle_all(*, now: datetime) -> None:
     wanted = Q(pk__in=beside.values("pool_id")) | Q(model_id__in=pinned.values("model_id"))
     for pool in Pool.objects.filter(wanted | Q(model_id__in=promoted.values("model_id")), version__isnull=False):
         with transaction.atomic():
-            Pool.objects.select_for_update().get(pk=pool.pk)
-            held = Pool.objects.select_related("model", "version").get(pk=pool.pk)
-            settle_fleet(held, now=now)
+            settle_fleet(_held(pool), now=now)
+
+
+def refill_stable() -> None:
+    """Ask again for what a stable version is to have and has lost (its zone was emptied by force, its node forgotten).
+
+    Never for fewer, and not of pools that are autoscaled, whose every look does it.
+    """
+    counts = Q(replicas__version=F("version"), replicas__is_wanted=True, replicas__state__in=LIVE_STATES)
+    counts &= Q(replicas__replaced_by="") & ~Q(replicas__node="")
+    pools = Pool.objects.filter(version__isnull=False, is_autoscaled=False).annotate(there=Count("replicas", filter=counts))
+    for pool in pools.filter(there__lt=F("desired_replicas") + F("warm_replicas")).order_by("id"):
+        with transaction.atomic():
+            settle_stable(_held(pool))
+
+
+def _held(pool: Pool) -> Pool:
+    Pool.objects.select_for_update().get(pk=pool.pk)
+    return Pool.objects.select_related("model", "version").get(pk=pool.pk)
 
 
 def watch_promoted(rollout: Rollout, *, now: datetime) -> None:
@@ -75,6 +92,7 @@ def watch_promoted(rollout: Rollout, *, now: datetime) -> None:
         if new.ready or not old.certified:
             return
         reason = f"no replica of {rollout.to_version} serves any more: {'; '.join(new.reasons) or 'there is none'}"
+        make_way(pool, reason=f"rollout {rollout.pk} goes back to {rollout.from_version}: {reason}", now=now)
         go_back(rollout, pool=pool, actor=SYSTEM, reason=reason, now=now)
 
 
@@ -82,7 +100,10 @@ def _begin_scheduled(rollout: Rollout, *, now: datetime) -> None:
     with transaction.atomic():
         pool = held_pool(rollout)
         if rollout.state == _S.DRAFT:
-            begin(rollout, pool=pool, actor=SYSTEM, reason="its time has come", now=now)
+            try:
+                begin(rollout, pool=pool, actor=SYSTEM, reason="its time has come", now=now)
+            except RolloutMoved as moved:
+                say(rollout, f"its time has come, but {moved.message}")
 
 
 def _alone(work: Callable[[], None], rollout: int) -> None:

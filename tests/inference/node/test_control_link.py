@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from django.db import OperationalError, connections
 from django.utils import timezone
 
 from headway.clock import FakeClock
+from inference.errors import NodeNameTaken
 from inference.fleet_models import ReplicaLoad
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
-from inference.services.heartbeats import Beat, Load
+from inference.services.heartbeats import Beat, Load, check_name
 from inference.services.node import ReferenceKey, mark_stopped
 from inference.services.registry import register_model, scale
 from inference.services.replicas import advance
@@ -183,3 +185,46 @@ def test_stopping_all_engines_leaves_rows_that_the_next_agent_starts_again_or_fo
     Replica.objects.update(state=state, is_wanted=False)
     mark_stopped(nodes=["here"], reason="stopped by make down")
     assert state_of(replica) == S.STOPPED
+
+
+def beaten(link: ControlLink) -> None:
+    link.beat(Beat("cpu-b", "", 0, {}))
+
+
+def test_of_two_agents_with_one_name_only_the_first_is_told_of_its_replicas(clock: FakeClock, replica: Replica) -> None:
+    """Both would start engines for the same rows, and each take the other's moves for somebody's interference."""
+    first, second = ControlLink("here", clock, agent="one"), ControlLink("here", clock, agent="two")
+    beaten(first)
+    beaten(second)
+    assert NodeHeartbeat.objects.get().agent == "one"
+    assert (len(first.poll() or []), second.poll(), second.poll_copies()) == (1, [], None)
+    with pytest.raises(NodeNameTaken, match="HEADWAY_NODE_NAME"):
+        check_name(node="here", agent="two")
+
+
+def test_reports_of_an_agent_whose_name_was_taken_are_not_told(clock: FakeClock, replica: Replica) -> None:
+    late = ControlLink("here", clock, agent="two")
+    late._reports.append(lambda: pytest.fail("it told what it had seen"))
+    beaten(ControlLink("here", clock, agent="one"))
+    assert (late.poll(), late.num_reports_waiting) == ([], 0)
+
+
+@pytest.mark.parametrize("way", ["lost", "silent for a minute", "forgotten"])
+def test_a_name_is_free_again_once_its_machine_is_gone(clock: FakeClock, replica: Replica, way: str) -> None:
+    beaten(ControlLink("here", clock, agent="one"))
+    if way == "lost":
+        NodeHeartbeat.objects.update(lost_at=timezone.now())
+    elif way == "forgotten":
+        NodeHeartbeat.objects.all().delete()
+    else:
+        NodeHeartbeat.objects.update(seen_at=timezone.now() - timedelta(seconds=61))
+    second = ControlLink("here", clock, agent="two")
+    beaten(second)
+    assert (NodeHeartbeat.objects.get().agent, len(second.poll() or [])) == ("two", 1)
+    assert ControlLink("here", clock, agent="one").poll() == [], "its engines go, should it come back"
+
+
+def test_a_row_of_the_release_before_is_the_first_agents_that_beats(clock: FakeClock, replica: Replica) -> None:
+    NodeHeartbeat.objects.create(name="here", machine_kind="cpu-b", seen_at=timezone.now())
+    beaten(ControlLink("here", clock, agent="one"))
+    assert NodeHeartbeat.objects.get().agent == "one"

@@ -5,12 +5,13 @@ import pytest
 from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownReplica
 from inference.models import Replica, ReplicaKind, ReplicaState
+from inference.services.fleet_sweep import look_after_fleet
 from inference.services.log_tails import ask_for_log, log_of, tell_logs
-from inference.services.moving import drain_replica, restart_replica, settle_moves
+from inference.services.moving import drain_replica, keep_after_all, restart_replica, settle_moves
 from inference.services.nodes import set_cordon
 from inference.services.registry import register_replica
 from inference.services.wanted import want, wanted_counts
-from tests.inference.services.fleet import node, now_serves, pool_of, serving, stable
+from tests.inference.services.fleet import falls_silent, node, now_serves, pool_of, serving, stable, watched_for
 
 pytestmark = pytest.mark.django_db
 S = ReplicaState
@@ -132,3 +133,43 @@ def test_a_log_is_told_by_the_agent_of_its_node_when_it_was_asked_for() -> None:
     told = log_of(replica.id)
     assert (told.text, told.asked_at) == (f"last words of {replica.id}", None)
     assert tell_logs(node="a", tail=lambda _id: "x") == 0
+
+
+def test_one_whose_successor_is_replaced_itself_waits_for_the_last_of_them() -> None:
+    """The zone is emptied, and the node that is to take over is lost before its engine serves."""
+    node("a")
+    node("b")
+    (old,) = serving(pool_of(), 1)
+    second = drain_replica(replica_id=old.id, actor="test")
+    node("c")
+    falls_silent("b")
+    watched_for()
+    look_after_fleet()
+    third = row(second).replaced_by
+    assert (row(third).node, row(old.id).is_wanted) == ("c", True)
+    now_serves(third)
+    assert settle_moves() == [old.id]
+
+
+def test_a_restart_of_the_one_that_is_to_come_does_not_let_the_old_one_go() -> None:
+    node("a")
+    node("b")
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    second = drain_replica(replica_id=old.id, actor="test")
+    third, _ = restart_replica(replica_id=second, actor="test")
+    assert settle_moves() == [second]
+    assert wanted_counts(pool, stable(pool)) == (1, 0)
+    now_serves(third)
+    assert settle_moves() == [old.id]
+
+
+def test_one_that_stays_after_all_leaves_nobody_behind_who_was_to_come() -> None:
+    node("a")
+    node("b")
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    second = drain_replica(replica_id=old.id, actor="test")
+    third, _ = restart_replica(replica_id=second, actor="test")
+    keep_after_all(row(old.id))
+    assert (row(second).is_wanted, row(third).is_wanted, wanted_counts(pool, stable(pool))) == (False, False, (1, 0))

