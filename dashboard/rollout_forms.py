@@ -1,7 +1,7 @@
 """What operators fill in about releases. Fields check shapes; what may be is for the services to say."""
 
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -33,7 +33,7 @@ class Percents(forms.CharField):
             found = [
                 Decimal(part.strip().removesuffix("%").strip()) * PPM_A_PERCENT for part in text.split(",") if part.strip()
             ]
-        except InvalidOperation:
+        except ArithmeticError:
             raise forms.ValidationError("Give per cents with commas between: 1, 5, 25, 50") from None
         if not all(each.is_finite() and each == each.to_integral_value() and 0 < each < 10**6 for each in found):
             raise forms.ValidationError("Each is above 0 and below 100 per cent, with at most four decimals")
@@ -82,6 +82,12 @@ class RolloutForm(forms.Form):
         for name, label in SHARES.items():
             initial = 100 * getattr(defaults, name)
             self.fields[name] = _decimal(label=label, min_value=0, max_value=100, initial=initial, help_text="Empty: no gate.")
+
+    def clean_shadow_percent(self) -> list[int]:
+        found: list[int] = self.cleaned_data["shadow_percent"]
+        if len(found) > 1:
+            raise forms.ValidationError("Give one per cent: mirrored requests have one share")
+        return found
 
     def schedule(self) -> dict[str, Any]:
         asked = self.cleaned_data

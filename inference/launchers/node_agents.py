@@ -32,9 +32,7 @@ class NodeAgents:
         by_zone: Counter[str] = Counter()
         for node in alive:
             by_zone[node.zone] += load[node.name]
-        best = min(
-            fits, key=lambda node: (not is_made_for(node, environment), by_zone[node.zone], load[node.name], node.name)
-        )
+        best = min(fits, key=lambda node: (not is_made_for(node, environment), by_zone[node.zone], load[node.name], node.name))
         return Place(best.name, best.zone)
 
     def check_room(self, number: int, *, environment: str, default_node: str = "") -> None:

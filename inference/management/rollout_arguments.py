@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from inference.policy.rollout import PPM
@@ -54,9 +54,9 @@ def _share(text: str) -> int:
     """Per cent, as millionths."""
     try:
         ppm = Decimal(text.strip()) * 10_000
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or beyond all numbers
         raise ArgumentTypeError(f"a number of per cent, not {text!r}") from None
-    if not 0 <= ppm <= PPM or ppm != ppm.to_integral_value():
+    if not ppm.is_finite() or not 0 <= ppm <= PPM or ppm != ppm.to_integral_value():
         raise ArgumentTypeError(f"from 0 to 100 per cent, with at most four decimals, not {text!r}")
     return int(ppm)
 
@@ -68,7 +68,7 @@ def _shares(text: str) -> list[int]:
 def _micros(text: str) -> int:
     try:
         micros = Decimal(text) * 1_000_000
-    except InvalidOperation:
+    except ArithmeticError:
         raise ArgumentTypeError(f"US dollars, not {text!r}") from None
     if not micros.is_finite() or micros < 0 or micros != micros.to_integral_value():
         raise ArgumentTypeError(f"US dollars with at most six decimals, not {text!r}")

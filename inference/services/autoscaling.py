@@ -11,13 +11,14 @@ from typing import Any
 
 import structlog
 from django.db import transaction
-from django.utils import timezone
 
+from headway.errors import HeadwayError
 from inference.models import Pool, Replica, ReplicaState
 from inference.policy.autoscale import Decision, PoolSeen, decide
 from inference.policy.autoscale_tunables import AutoscaleTunables, ScaleBounds
 from inference.policy.autoscale_view import seen_of
 from inference.services.autoscale_memory import begin_look, keep
+from inference.services.database_clock import database_now
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
 
@@ -32,9 +33,18 @@ def autoscale_pools(
 
     Returns how many pools are to have another number of replicas than before.
     """
-    now = now or timezone.now()
+    now = now or database_now()
     pools = Pool.objects.filter(is_autoscaled=True, version__isnull=False).select_related("model", "version").order_by("id")
-    return sum(_autoscale(pool, shown, now, tunables) for pool in pools)
+    return sum(_alone(pool, shown, now, tunables) for pool in pools)
+
+
+def _alone(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables: AutoscaleTunables) -> bool:
+    """What one pool runs into (a dispatcher of another release shows other things of it) keeps no other from its look."""
+    try:
+        return _autoscale(pool, shown, now, tunables)
+    except (KeyError, TypeError, ValueError, HeadwayError):
+        log.exception("pool_not_looked_at", pool=pool.name)
+        return False
 
 
 def _autoscale(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables: AutoscaleTunables) -> bool:

@@ -104,7 +104,11 @@ def _machine(asked: Asked, flags: dict[str, str]) -> Machine:
         raise InvalidInput(f"--gpus must lie between 1 and {MAX_GPUS}", param="gpus")
     if not 0 < utilisation <= 1:
         raise InvalidInput("--utilisation must lie between 0 and 1", param="utilisation")
-    if asked.block_tokens < 1 or not 0 <= asked.overhead_gib < MAX_OVERHEAD_GIB or (asked.kv_cache_mib is not None and asked.kv_cache_mib < 1):
+    if (
+        asked.block_tokens < 1
+        or not 0 <= asked.overhead_gib < MAX_OVERHEAD_GIB
+        or (asked.kv_cache_mib is not None and asked.kv_cache_mib < 1)
+    ):
         raise InvalidInput(f"--block-tokens and --kv-cache-mib must be at least 1, --overhead-gib from 0 to {MAX_OVERHEAD_GIB}")
     return Machine(
         gpus=gpus,

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import IntegrityError, transaction
-from django.utils import timezone
 
 from inference.models import Pool, Replica, ReplicaState
 from inference.scaling_models import WakeUp
 from inference.services.autoscale_memory import note_woken
+from inference.services.database_clock import database_now
 from inference.services.registry import publish_model
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
@@ -31,7 +31,7 @@ class WakeView:
 
 def ask_for_wake_up(*, model: str, asked_by: str, now: datetime | None = None) -> WakeView:
     """Write the pool's row, or read it."""
-    now = now or timezone.now()
+    now = now or database_now()
     row = WakeUp.objects.filter(pool__model__public_id=model).first()
     if row is None:
         pool = Pool.objects.filter(model__public_id=model, is_autoscaled=True, version__isnull=False).first()
@@ -53,7 +53,7 @@ def _write(pool: Pool, asked_by: str, now: datetime) -> WakeUp:
 
 def wake_pools(*, now: datetime | None = None) -> int:
     """Act on rows that nobody has acted on, and forget those that are over. Returns how many pools were woken."""
-    now = now or timezone.now()
+    now = now or database_now()
     num_woken = 0
     for row in WakeUp.objects.select_related("pool__version", "pool__model"):
         if row.refused and row.asked_at < now - REFUSED_FOR:

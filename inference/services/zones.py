@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 from django.db import transaction
-from django.utils import timezone
 
 from billing.services.replica_ends import replica_ends
 from headway.errors import Conflict, InvalidInput
@@ -19,6 +18,7 @@ from inference.errors import NoNodeHasRoom, UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.launchers.node_agents import room_on
 from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.services.database_clock import database_now
 from inference.services.heartbeats import live_nodes
 from inference.services.moving import keep_after_all, replace
 from inference.services.wanted import AGENTS
@@ -106,7 +106,7 @@ def _record(
         zone=zone,
         by=by[:200],
         is_forced=is_forced,
-        started_at=timezone.now(),
+        started_at=database_now(),
         limit_s=limit_s,
         nodes=nodes,
         replicas=ids,
@@ -133,7 +133,7 @@ def advance_drains() -> list[int]:
 
 
 def _advance(drain: ZoneDrain) -> bool:
-    now = timezone.now()
+    now = database_now()
     left = _still_there(drain)
     if left and now - drain.started_at >= timedelta(seconds=drain.limit_s):
         return _end(drain, ZoneDrain.Verdict.TIMED_OUT, f"after {drain.limit_s} s these have not stopped: {', '.join(left)}")
@@ -153,7 +153,7 @@ def _still_there(drain: ZoneDrain) -> list[str]:
 
 def _end(drain: ZoneDrain, verdict: ZoneDrain.Verdict | None, reason: str) -> bool:
     """`verdict` None: by what the ledger says."""
-    now = timezone.now()
+    now = database_now()
     seen = replica_ends(drain.replicas, since=drain.started_at, until=now)
     if verdict is None:
         verdict = ZoneDrain.Verdict.FAILED if seen.failed else ZoneDrain.Verdict.CLEAN

@@ -127,7 +127,9 @@ class Certificates:
         except FileNotFoundError:
             raise ConfigurationError(f"the authority's key is not here ({pair.key}): make it where it is") from None
         except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"the authority's files ({pair.certificate}, {pair.key}) cannot be read: {error}") from None
+            raise ConfigurationError(
+                f"the authority's files ({pair.certificate}, {pair.key}) cannot be read: {error}"
+            ) from None
         if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certificate.public_key():
             raise ConfigurationError(f"{pair.key} is not the key of {pair.certificate}: one of them is another authority's")
         return certificate, found

@@ -59,5 +59,7 @@ def test_where_nothing_else_serves_the_newest_stays(cast: Cast) -> None:
 
 
 def test_a_pool_that_rollouts_or_pins_have_touched_is_left_as_it_is(cast: Cast) -> None:
-    VersionPin.objects.create(tenant_id=tenant_with("acme").id, model=cast.pool.model, version=cast.version(1), created_by="test")
+    VersionPin.objects.create(
+        tenant_id=tenant_with("acme").id, model=cast.pool.model, version=cast.version(1), created_by="test"
+    )
     assert migrated(cast) == "m v2"

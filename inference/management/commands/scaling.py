@@ -10,6 +10,7 @@ from inference.services.registry import pool_of
 from inference.services.replica_starts import last_starts
 
 COLUMNS = ["when", "before", "wanted", "reason", "problem", "by"]
+MAX_ROWS = 10_000
 START_COLUMNS = ["replica", "version", "node", "place s", "stage s", "load s", "certify s", "in all s"]
 
 
@@ -21,9 +22,9 @@ class Command(HeadwayCommand):
         parser.add_argument("--limit", type=int, default=20, help="of each, so many (default 20)")
 
     def handle(self, *, model: str, limit: int, json: bool, **_options: Any) -> None:
-        pool = pool_of(model)
-        decisions = list(decisions_of(pool.pk).order_by("-id")[: max(1, limit)])
-        starts = last_starts(pool, limit=max(1, limit))
+        pool, limit = pool_of(model), min(max(1, limit), MAX_ROWS)
+        decisions = list(decisions_of(pool.pk).order_by("-id")[:limit])
+        starts = last_starts(pool, limit=limit)
         rows = [[f"{d.at:%Y-%m-%d %H:%M:%S}", d.before, d.desired, d.reason, d.problem, d.decided_by] for d in decisions]
         start_rows = [[s.replica, s.version, s.node, s.place_s, s.stage_s, s.load_s, s.certify_s, s.total_s] for s in starts]
         parts = [

@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.utils import timezone
 
 from headway.errors import InvalidInput
 from inference.errors import RolloutMoved, RolloutOpen
 from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
+from inference.services.database_clock import database_now
 from inference.services.registry import pool_of
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
 from inference.services.rollouts.going_back import go_back
@@ -59,10 +59,10 @@ def create_rollout(
                 window_s=window_s,
                 kept_warm=kept_warm,
                 scheduled_for=scheduled_for,
-                changed_at=timezone.now(),
+                changed_at=database_now(),
                 created_by=actor[:200],
             )
-            note(rollout, "moved", actor=actor, reason="created", now=timezone.now(), to_state=_S.DRAFT)
+            note(rollout, "moved", actor=actor, reason="created", now=database_now(), to_state=_S.DRAFT)
             _audit(rollout, "create", actor)
     except IntegrityError:
         raise RolloutOpen(f"{public_id} has an open rollout: end it first", param="model") from None
@@ -73,7 +73,7 @@ def start_rollout(*, rollout: Rollout, actor: str) -> None:
     """Raises RolloutMoved."""
     with transaction.atomic():
         pool = held_pool(rollout)
-        begin(rollout, pool=pool, actor=actor, reason="started", now=timezone.now())
+        begin(rollout, pool=pool, actor=actor, reason="started", now=database_now())
         _audit(rollout, "start", actor)
 
 
@@ -95,14 +95,14 @@ def pause_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
         pool = held_pool(rollout)
         before = rollout.state
         changes: dict[str, Any] = {"paused_from": before, "shadow_share_ppm": 0, "measured_since": rollout.measured_since}
-        move(rollout, _S.PAUSED, pool=pool, actor=actor, reason=_given(reason, "paused"), now=timezone.now(), **changes)
+        move(rollout, _S.PAUSED, pool=pool, actor=actor, reason=_given(reason, "paused"), now=database_now(), **changes)
         _audit(rollout, "pause", actor, reason)
 
 
 def resume_rollout(*, rollout: Rollout, actor: str) -> None:
     """Where it was; its step is measured anew. Raises RolloutMoved."""
     with transaction.atomic():
-        pool, now = held_pool(rollout), timezone.now()
+        pool, now = held_pool(rollout), database_now()
         if rollout.state != _S.PAUSED:
             raise RolloutMoved(f"rollout {rollout.pk} is not paused")
         since = now if rollout.share_ppm else None
@@ -118,7 +118,7 @@ def promote_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
     Its engines must have been certified. Raises RolloutMoved.
     """
     with transaction.atomic():
-        pool, now = held_pool(rollout), timezone.now()
+        pool, now = held_pool(rollout), database_now()
         state = RolloutState(rollout.paused_from or rollout.state)
         if state in {_S.DRAFT, _S.STAGING, _S.CERTIFYING} or not rollout.is_open or state == _S.ROLLING_BACK:
             raise RolloutMoved(f"rollout {rollout.pk} is {state.label.lower()}: no replica of it is certified, or it has ended")
@@ -150,7 +150,7 @@ def _end(rollout: Rollout, actor: str, reason: str, *, is_aborted: bool) -> None
     verb = "abort" if is_aborted else "roll_back"
     try:
         with transaction.atomic():
-            pool, now = held_pool(rollout), timezone.now()
+            pool, now = held_pool(rollout), database_now()
             _check_way_back(rollout, pool, now, is_aborted=is_aborted)
             why = _given(reason, f"{'aborted' if is_aborted else 'rolled back'} by {actor}")
             if rollout.state == _S.DRAFT:

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 import structlog
 from django.db import transaction
 from django.db.models import Count, F, Q
-from django.utils import timezone
 
 from headway.errors import HeadwayError
 from inference.errors import RolloutMoved
 from inference.models import Pool, Replica
 from inference.rollout_models import ENDED, Rollout, RolloutState, VersionPin
+from inference.services.database_clock import database_now
 from inference.services.replicas import LIVE_STATES
 from inference.services.rollouts.advancing import tick_rollout
 from inference.services.rollouts.fleet import fleet_of, is_way_back_open, settle_fleet, settle_stable
@@ -32,7 +32,7 @@ LONGEST_WINDOW = timedelta(days=30)
 
 def tick(now: datetime | None = None) -> int:
     """Returns how many rollouts were looked at."""
-    now = now or timezone.now()
+    now = now or database_now()
     rows = Rollout.objects.select_related("model", "from_version", "to_version")
     looked_at = 0
     for rollout in rows.exclude(state__in=[*ENDED, _S.DRAFT]).order_by("id"):
