@@ -80,3 +80,42 @@ def said_with_code_1(*arguments: str) -> Any:
         call_command(*arguments, "--json", stdout=out)
     assert ended.value.code == 1
     return json.loads(out.getvalue())
+
+
+BIG, NO_TEXT = "9" * 25, "\udcff"
+ABSURD = (
+    ("drain_zone", "north", "--no-wait", "--within", BIG),
+    ("drain_zone", "north", "--no-wait", "--within", "-5"),
+    ("scale", "m", "--replicas", BIG),
+    ("set_pool", "m", "--max-in-flight", BIG),
+    ("rollout", "create", "m", "--to", "v1", "--steps", "1e999999"),
+    ("rollout", "create", "m", "--to", "v1", "--steps", "nan"),
+    ("rollout", "create", "m", "--to", "v1", "--shadow-usd", "1e999999"),
+    ("rollout", "show", BIG),
+    ("cordon", NO_TEXT),
+    ("restart_replica", NO_TEXT),
+    ("capacity", "--params-b", "1", "--layers", "2", "--kv-heads", "2", "--head-dim", "64", "--gpu", "h100-80",
+     "--overhead-gib", "nan"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments", ABSURD, ids=lambda words: " ".join(words[:1] + words[-2:])[:40].encode("ascii", "replace")
+)
+def test_what_means_nothing_is_one_line_and_changes_nothing(replicas: list[Replica], arguments: tuple[str, ...]) -> None:
+    with pytest.raises((CommandError, SystemExit)) as refusal:
+        call_command(*arguments)
+    assert isinstance(refusal.value, SystemExit) or len(str(refusal.value).splitlines()) == 1
+    assert not ZoneDrain.objects.exists()
+    assert Replica.objects.count() == len(replicas)
+
+
+def test_more_rows_than_anybody_reads_are_as_many_as_there_are(replicas: list[Replica]) -> None:
+    assert said("scaling", "m", "--limit", BIG)["decisions"] == []
+
+
+def test_who_scales_a_pool_by_hand_that_is_autoscaled_is_told_what_becomes_of_it(replicas: list[Replica]) -> None:
+    said("set_pool", "m", "--autoscale", "on", "--max", "3")
+    told = io.StringIO()
+    call_command("scale", "m", "--replicas", "1", stdout=io.StringIO(), stderr=told)
+    assert "until the autoscaler looks again" in told.getvalue()

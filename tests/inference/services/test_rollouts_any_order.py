@@ -118,10 +118,10 @@ class Shift:
             assert "ready" in self.cast.states(stable.number), "nothing of the stable version serves"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_in_any_order_the_stable_version_serves_and_nothing_that_nobody_wants(seed: int) -> None:
     shift, done = Shift(seed), []
-    for _ in range(60):
+    for _ in range(40):
         done.append(shift.turn())
         if done[-1] == "look":
             shift.check()
