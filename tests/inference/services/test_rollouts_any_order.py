@@ -50,8 +50,8 @@ class Shift:
         self.tenant: Tenant = tenant_with("acme")
         self.read: list[Rollout] = []
         """As some page showed them, then."""
-        self.turns = (self.draft, self.operate, self.operate, self.look, self.look, self.serve, self.breaks, self.mend)
-        self.turns += (self.scale, self.pin)
+        often = (self.operate, self.look)
+        self.turns = (*often, *often, self.draft, self.serve, self.breaks, self.mend, self.scale, self.pin)
 
     def turn(self) -> str:
         chosen = self.rng.choice(self.turns)
