@@ -153,6 +153,20 @@ class Cast:
         return sorted(rows.values_list("state", flat=True))
 
 
+def serve_well(cast: Cast) -> None:
+    cast.serve("v1", 400)
+    cast.serve("v2", 200)
+
+
+def promoted(cast: Cast, **more: Any) -> Rollout:
+    rollout = cast.started(**more)
+    for share_ppm in (50_000, 500_000):
+        cast.until(rollout, RolloutState.CANARY, share_ppm=share_ppm)
+        serve_well(cast)
+        cast.look(after_s=90)
+    return cast.until(rollout, RolloutState.PROMOTED)
+
+
 def _attempt(model: str, version: str, replica: str, at_s: float) -> AttemptDraft:
     return AttemptDraft(
         number=1,
