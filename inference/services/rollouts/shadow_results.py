@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from django.db.models import Sum
-
-from inference.policy.decisions import micros_up
 from inference.policy.judging import joined, judge, judge_similarity
 from inference.policy.rollout import Plan
 from inference.policy.rollout_gates import Verdict, Window
@@ -19,22 +16,19 @@ MAX_SAMPLES = 2000
 class Shadow:
     verdict: Verdict
     num_samples: int
-    micros_left: int
-    """Of what mirroring may cost; no more is mirrored at 0."""
 
 
 def judge_shadow(rollout: Rollout, plan: Plan) -> Shadow:
     """Both answers to the same requests, since the step began."""
     assert plan.shadow is not None and rollout.measured_since is not None, "only while requests are mirrored"
     rows = ShadowScore.objects.filter(rollout=str(rollout.pk))
-    cost_picos = rows.aggregate(picos=Sum("cost_picos"))["picos"] or 0
     newest = rows.filter(at__gte=rollout.measured_since).order_by("-at", "-id")[:MAX_SAMPLES]
     scores = list(newest)
     stable = _window(scores, "stable", failed=0)
     candidate = _window(scores, "candidate", failed=sum(1 for score in scores if score.error))
     alike = [score.similarity for score in scores if score.similarity is not None]
     verdict = joined(judge(plan.gates, stable=stable, candidate=candidate), judge_similarity(plan.gates, alike))
-    return Shadow(verdict, len(scores), max(0, plan.shadow.max_usd_micros - micros_up(cost_picos)))
+    return Shadow(verdict, len(scores))
 
 
 def _window(scores: list[ShadowScore], which: str, *, failed: int) -> Window:
