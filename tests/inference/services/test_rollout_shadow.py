@@ -14,6 +14,7 @@ from inference.shadow_models import ShadowScore
 from tenants.models import Tenant
 from tests.inference.services.rollout_cast import SCHEDULE, STEP, Cast
 from tests.inference.services.test_shadow_scores import mirrored
+from tests.tenants.test_at_once import at_once
 
 pytestmark = pytest.mark.django_db
 _S = RolloutState
@@ -81,6 +82,20 @@ def test_gateways_take_parts_of_the_cap_and_together_never_more_than_it() -> Non
     assert "gateways have taken all that mirrored requests may cost" in rollout_numbered(rollout.pk).reason
     give_back_shadow_part(rollout=salt, micros=300)
     assert [take_shadow_part(rollout=salt, micros=200) for _ in range(3)] == [200, 100, 0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_gateways_that_take_at_the_same_moment_share_what_is_left() -> None:
+    _, rollout = in_shadow()
+    given: list[int] = []
+
+    def take() -> None:
+        while micros := take_shadow_part(rollout=str(rollout.pk), micros=700):
+            given.append(micros)
+
+    assert at_once(*[take] * 4) == {"done": 4}
+    assert sum(given) + rollout_numbered(rollout.pk).shadow_micros_left == 5_000
+    assert len(given) >= 4
 
 
 def test_a_look_a_pause_and_going_on_fill_no_cap_again_and_a_pause_gives_nothing() -> None:
