@@ -62,6 +62,13 @@ class RolloutPage:
     asked: str
     seen: str
     events: list[Any]
+    is_own: bool
+    """Who looks made it: somebody else approves it, where two persons are asked for."""
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Who looks cannot promote it now: another operator has to approve it first."""
+        return self.is_own and self.view.may["approve"]
 
     @property
     def is_moving(self) -> bool:
@@ -76,7 +83,7 @@ def rollout_list(asked: Mapping[str, str]) -> RolloutList:
     return RolloutList(rows=rows, page=page, model=model, state=state if is_open is not None else "", models=model_ids())
 
 
-def rollout_page(rollout: Any) -> RolloutPage:
+def rollout_page(rollout: Any, *, actor: str) -> RolloutPage:
     view = view_of(rollout, now=timezone.now())
     return RolloutPage(
         view=view,
@@ -85,6 +92,7 @@ def rollout_page(rollout: Any) -> RolloutPage:
         asked=f"{rollout.share_ppm / 10_000:g} %",
         seen=_seen(view.seen) if rollout.share_ppm else "no request goes there",
         events=events_of(rollout),
+        is_own=rollout.created_by == actor,
     )
 
 

@@ -7,6 +7,7 @@
 │   ├── UnknownReplica          fix the replica's id
 │   └── UnknownNode, UnknownZone    fix the name
 ├── Conflict ── ModelExists, VersionIsImmutable, IllegalTransition, RolloutOpen, RolloutMoved, ZoneCannotGo, NodeNameTaken
+├── SecondPersonNeeded          have another operator approve it
 ├── InvalidInput
 │   ├── BadWeights              fix the weights' URI, or the weights
 │   ├── NoNodeHasRoom           add a node, raise its bound, or uncordon one
@@ -87,6 +88,14 @@ class RolloutMoved(Conflict):
     """Look again; the rollout is not in a state in which that can be done."""
 
     code = "rollout_moved"
+
+
+class SecondPersonNeeded(HeadwayError):
+    """Have another operator approve it; by the two-person rule nobody promotes alone what they made."""
+
+    code = "second_person_needed"
+    http_status = 403
+    error_type = "invalid_request_error"
 
 
 class BadWeights(InvalidInput):

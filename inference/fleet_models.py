@@ -86,3 +86,15 @@ class ZoneDrain(models.Model):
 
     def __str__(self) -> str:
         return f"{self.zone}: {self.verdict}"
+
+
+class CertificateRevocations(models.Model):
+    """A list of certificates that are good no more, signed by our authority (headway/revocation.py). The newest counts."""
+
+    number = models.PositiveBigIntegerField(primary_key=True)
+    pem = models.TextField()
+    made_at = models.DateTimeField()
+    made_by = models.CharField(max_length=200)
+
+    def __str__(self) -> str:
+        return f"revocations {self.number}"

@@ -91,7 +91,9 @@ class Pool(models.Model):
     name = models.CharField(max_length=64, unique=True)
     max_in_flight = models.PositiveIntegerField(default=16, help_text="requests at once on one replica, at most")
     min_in_flight = models.PositiveIntegerField(default=1, help_text="the batch cap goes no lower, however slow tokens come")
-    max_queued = models.PositiveIntegerField(default=256, help_text="requests waiting in front of the pool, per gateway")
+    max_queued = models.PositiveIntegerField(
+        default=256, help_text="requests waiting in front of the pool, of all versions together"
+    )
     engine_args = models.JSONField(default=list, blank=True, help_text="for all its replicas, over those of their version")
     desired_replicas = models.PositiveIntegerField(default=0, help_text="that serve the stable version; see services/wanted.py")
     is_autoscaled = models.BooleanField(default=False, help_text="the autoscaler sets desired_replicas, between the two bounds")

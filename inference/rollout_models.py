@@ -57,7 +57,9 @@ class Rollout(models.Model):
     step = models.PositiveSmallIntegerField(default=0, help_text="which of the canary's steps, from 0")
     share_ppm = models.PositiveIntegerField(default=0, help_text="of the requests, as gateways are told")
     shadow_share_ppm = models.PositiveIntegerField(default=0, help_text="of the requests that are mirrored")
-    shadow_micros_left = models.PositiveBigIntegerField(default=0, help_text="of what mirrored requests may cost")
+    shadow_micros_left = models.PositiveBigIntegerField(
+        default=0, help_text="of what mirrored requests may cost, not taken by a gateway yet"
+    )
     window_s = models.PositiveIntegerField(help_text="after promotion, in which the way back takes a second")
     kept_warm = models.PositiveIntegerField(null=True, blank=True, help_text="of the old version meanwhile; null: all")
     scheduled_for = models.DateTimeField(null=True, blank=True)
@@ -69,6 +71,12 @@ class Rollout(models.Model):
     changed_at = models.DateTimeField(help_text="of its state")
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.CharField(max_length=200)
+    # Two-person rule (services/rollouts/approving.py)
+    approval_asked_at = models.DateTimeField(
+        null=True, blank=True, help_text="operators were told that it waits for one of them"
+    )
+    approved_by = models.CharField(max_length=200, blank=True, help_text="who, beside its maker, wants it promoted")
+    approved_at = models.DateTimeField(null=True, blank=True)
     # The newest: {"outcome", "findings": [...], "seen": {...}, "at"}
     verdict = models.JSONField(null=True, blank=True)
 
@@ -101,7 +109,7 @@ class RolloutEvent(models.Model):
 
     rollout = models.ForeignKey(Rollout, on_delete=models.PROTECT, related_name="events")
     at = models.DateTimeField()
-    kind = models.CharField(max_length=16, help_text="moved, step, share, breach, note")
+    kind = models.CharField(max_length=16, help_text="moved, step, share, breach, note, approval")
     from_state = models.CharField(max_length=16, blank=True)
     to_state = models.CharField(max_length=16, blank=True)
     actor = models.CharField(max_length=200, help_text="system: by itself")

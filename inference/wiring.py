@@ -32,10 +32,12 @@ from inference.gateway.processes import END_GRACE_S, Parent, ProcessTunables
 from inference.gateway.prompt_size import PromptSizer, TokeniserTunables
 from inference.gateway.server import BACKLOG, serve
 from inference.gateway.shadow import Shadower, ShadowScores, ShadowTunables
+from inference.gateway.shadow_budget import ShadowBudget
 from inference.gateway.state import ControlState
 from inference.gateway.sweeper import ExternalSweeper, external_tunables_from_env
 from inference.gateway.tokenisers import TokeniserStore, from_database
 from inference.gateway.tracing import NoSpans, Tracer
+from inference.gateway.trust import Trust
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.gateway.worker_link import WorkerLink
 from inference.gateway.worker_metrics import SummedMetrics
@@ -188,8 +190,17 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         brain.acknowledge(drafts)
 
     shadow_tunables = ShadowTunables.from_env()
-    scores = ShadowScores(shadow_tunables.max_scores)
-    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit, also=scores.flush)
+    scores, shadow_budget = ShadowScores(shadow_tunables.max_scores), ShadowBudget()
+
+    certificates = Certificates(settings.HOME.tls)
+    trust = Trust(certificates.revocations)
+
+    def beside_records() -> None:
+        scores.flush()
+        shadow_budget.refill()
+        trust.look()
+
+    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit, also=beside_records)
     tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
     state.on_routes_changed(lambda: tokenisers.want(state.tokenisers()))
     parts = GatewayParts(
@@ -197,7 +208,7 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         state=state,
         dispatcher=dispatcher,
         journal=journal,
-        upstream=UpstreamPool(upstream_tunables, node_tls=Certificates(settings.HOME.tls).client_context),
+        upstream=UpstreamPool(upstream_tunables, node_tls=certificates.client_tls().get),
         metrics=metrics,
         clock=clock,
         tunables=gateway_tunables,
@@ -211,7 +222,7 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         brain_snapshot=brain.snapshot,
         brain=brain,
     )
-    parts.shadow = Shadower(parts, scores, shadow_tunables)
+    parts.shadow = Shadower(parts, scores, shadow_budget, shadow_tunables)
     return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
 
 

@@ -7,7 +7,8 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import structlog
@@ -17,9 +18,10 @@ from django.db import InterfaceError, OperationalError, connection
 from prometheus_client import start_http_server
 
 from headway import env
+from headway.certificates import Certificates
 from headway.clock import Clock, SystemClock
 from headway.errors import ConfigurationError
-from inference.dispatch.address import Address, parse_address
+from inference.dispatch.address import Address, Tls, parse_address
 from inference.dispatch.brain_lock import BrainLock
 from inference.dispatch.dispatcher import Dispatcher, brain_tunables_from_env
 from inference.dispatch.doors import AttachedBrain, HostedBrain
@@ -67,8 +69,21 @@ class DispatcherSettings:
             raise ConfigurationError("HEADWAY_DISPATCHER_LISTEN needs HEADWAY_DISPATCHER_SECRET: the same on all machines")
         if secret and len(secret) < MIN_SECRET_CHARS:
             raise ConfigurationError(f"HEADWAY_DISPATCHER_SECRET must have at least {MIN_SECRET_CHARS} characters")
-        at = parse_address(listen) if listen else None
-        return cls(listen=at, address=parse_address(address) if address else at, secret=secret)
+        at = parse_address(listen, tls=_certificates().dispatcher_context) if listen else None
+        told = parse_address(address) if address else at
+        if at is not None and told is not None and told.path is None:
+            told = replace(told, is_tls=at.is_tls)  # one is as the other
+        return cls(listen=at, address=told, secret=secret)
+
+
+def _certificates() -> Certificates:
+    return Certificates(settings.HOME.tls)
+
+
+@cache
+def to_dispatcher_tls() -> Tls:
+    """Whom this process believes on other machines."""
+    return _certificates().to_dispatcher_tls().get
 
 
 def local_address() -> Address:
@@ -77,6 +92,9 @@ def local_address() -> Address:
 
 
 def make_leadership(clock: Clock, chosen: DispatcherSettings, name: str) -> Leadership:
+    """Raises ConfigurationError; also where the certificates are missing that it would need to lead."""
+    if chosen.listen is not None:
+        chosen.listen.context()
     return Leadership(
         machine=f"{settings.NODE_NAME}/{settings.HOME.installation_id}",
         name=name,
@@ -85,6 +103,7 @@ def make_leadership(clock: Clock, chosen: DispatcherSettings, name: str) -> Lead
         seen_path=settings.HOME.run / "dispatcher.seen",
         clock=clock,
         tunables=LeaseTunables.from_env(),
+        tls=to_dispatcher_tls(),
     )
 
 
@@ -110,6 +129,7 @@ def attach(state: ControlState, clock: Clock, gateway: str) -> tuple[Dispatcher,
         tunables=RemoteTunables.from_env(),
         secret=chosen.secret,
         newest_epoch=leadership.newest_epoch if leadership is not None else lambda: 0,
+        tls=to_dispatcher_tls(),
     )
     return dispatcher, AttachedBrain(link, dispatcher, leadership)
 
@@ -175,7 +195,7 @@ def _try_to_lead(leadership: Leadership) -> int | None:
 def look_at_dispatcher(row_address: str) -> dict[str, Any] | None:
     """What the one that leads shows: of this machine, else where the lease row says. None: nobody answers."""
     chosen, seen = DispatcherSettings.from_env(), None
-    for address in (local_address(), parse_address(row_address) if row_address else None):
+    for address in (local_address(), parse_address(row_address, tls=to_dispatcher_tls()) if row_address else None):
         if address is not None and (address.path is not None or chosen.secret):
             seen = seen or asyncio.run(look_at(address, secret=chosen.secret))
     return seen
@@ -198,7 +218,7 @@ def find_dispatcher() -> Address | None:
         connection.close()
     if lease is None or not lease.address or lease.address.startswith("unix:"):
         return None
-    return parse_address(lease.address) if dispatcher_secret() else None
+    return parse_address(lease.address, tls=to_dispatcher_tls()) if dispatcher_secret() else None
 
 
 # The process

@@ -12,6 +12,7 @@ from inference.services.autoscaling import autoscale_pools
 from inference.services.evals.runs import start_next
 from inference.services.rollouts.ticking import tick
 from inference.services.scale_decisions import forget_old_scaling
+from inference.services.shadow_scores import forget_old_scores
 from inference.services.wake_ups import wake_pools
 from inference.services.weight_copies import want_needed_copies
 from tenants.services.alerts import raise_budget_alerts, raise_expiry_alerts
@@ -111,6 +112,7 @@ def look_at_pools() -> None:
 @app.task
 def forget_what_is_old() -> None:
     forget_old_scaling()
+    forget_old_scores()
     outbox.forget_done()
     forget_old_exports()
     forget_old_deliveries()

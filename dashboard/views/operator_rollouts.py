@@ -18,6 +18,7 @@ from dashboard.telling import telling
 from headway.clean_text import cleaned
 from headway.errors import HeadwayError, NotFound
 from inference.services.registry_reads import ModelPage, model_page
+from inference.services.rollouts.approving import approve_rollout
 from inference.services.rollouts.moves import rollout_numbered
 from inference.services.rollouts.operating import (
     abort_rollout,
@@ -35,6 +36,7 @@ PLAIN: dict[str, tuple[Callable[..., None], str]] = {
     "resume": (resume_rollout, "The rollout goes on"),
 }
 TYPED: dict[str, tuple[Callable[..., None], str, str]] = {
+    "approve": (approve_rollout, "to_version", "Approved: {} is promoted once its steps are through"),
     "promote": (promote_rollout, "to_version", "{} is promoted as soon as replicas enough of it serve"),
     "roll-back": (roll_back_rollout, "from_version", "On the way back to {}"),
     "abort": (abort_rollout, "from_version", "The rollout ends: {} stays stable"),
@@ -51,7 +53,7 @@ def rollouts(request: HttpRequest) -> HttpResponse:
 @require_GET
 @operators_only
 def rollout(request: HttpRequest, number: int) -> HttpResponse:
-    return render(request, "operator/rollout.html", {"page": rollout_page(_found(number))})
+    return render(request, "operator/rollout.html", {"page": rollout_page(_found(number), actor=actor_of(request))})
 
 
 @require_http_methods(["GET", "POST"])

@@ -66,6 +66,8 @@ class RolloutShape(s.Serializer):
     promoted_at = s.CharField(allow_null=True)
     ended_at = s.CharField(allow_null=True)
     created_by = s.CharField()
+    approved_by = s.CharField(allow_null=True, help_text="beside its maker, where two persons are asked for")
+    approved_at = s.CharField(allow_null=True)
     may = s.DictField(child=s.BooleanField())
 
     def get_fields(self) -> dict[str, s.Field]:

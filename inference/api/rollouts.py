@@ -11,6 +11,7 @@ from rest_framework.response import Response
 from headway.errors import InvalidInput
 from inference.api import rollout_shapes as shapes
 from inference.rollout_models import Rollout
+from inference.services.rollouts.approving import approve_rollout
 from inference.services.rollouts.moves import rollout_numbered
 from inference.services.rollouts.operating import (
     abort_rollout,
@@ -101,6 +102,16 @@ class TowardsAVersion(OperatorView):
             raise InvalidInput(f"{target} would serve, not {asked['version']}", param="version")
         type(self).does(rollout=rollout, actor=self.actor, reason=asked["reason"])
         return _answer(rollout)
+
+
+class ApproveRollout(TowardsAVersion):
+    does = staticmethod(approve_rollout)
+    is_forward = True
+
+    @extend_schema(operation_id="operator_rollouts_approve", request=shapes.Target, responses=shapes.RolloutShape)
+    def post(self, _request: Request, rollout_id: int) -> Response:
+        """By an operator who did not make it: it is promoted once its steps are through. Where two persons are asked for."""
+        return self.carry_out(rollout_id)
 
 
 class PromoteRollout(TowardsAVersion):

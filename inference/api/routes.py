@@ -28,6 +28,7 @@ OF_OPERATORS: dict[str, Any] = {
     _ROLLOUT + "start/": rollouts.StartRollout,
     _ROLLOUT + "pause/": rollouts.PauseRollout,
     _ROLLOUT + "resume/": rollouts.ResumeRollout,
+    _ROLLOUT + "approve/": rollouts.ApproveRollout,
     _ROLLOUT + "promote/": rollouts.PromoteRollout,
     _ROLLOUT + "roll-back/": rollouts.RollBackRollout,
     _ROLLOUT + "abort/": rollouts.AbortRollout,

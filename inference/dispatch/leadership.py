@@ -18,7 +18,7 @@ from django.db import DatabaseError, InterfaceError, connection
 from headway import env
 from headway.clock import Clock
 from headway.errors import ConfigurationError
-from inference.dispatch.address import Address, parse_address
+from inference.dispatch.address import Address, Tls, parse_address
 from inference.dispatch.brain_lock import BrainLock
 from inference.dispatch.mandate import Claim, Contest, Mandate
 from inference.services import feed_progress
@@ -71,8 +71,11 @@ class Leadership:
         seen_path: Path,
         clock: Clock,
         tunables: LeaseTunables | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """`machine`: whoever shares it shares the lock. `address`: what is written into the row, for others."""
+        """`machine`: whoever shares it shares the lock. `address`: what is written into the row, for others. `tls`: whom to
+        believe on other machines.
+        """
         self.holder, self.address, self.lock = f"{machine}/{name}", address, lock
         self.epoch: int | None = None
         """While it leads."""
@@ -84,7 +87,7 @@ class Leadership:
         self._is_open = True
         self._gone: frozenset[str] = frozenset()
         self._machine, self._clock, self._seen_path = machine, clock, seen_path
-        self._tunables = tunables or LeaseTunables()
+        self._tunables, self._tls = tunables or LeaseTunables(), tls
         self._row: LeaseView | None = None
         self._changed_s = clock.monotonic_s()  # when the row was first seen as it is
         self._renewed_s = 0.0
@@ -108,7 +111,7 @@ class Leadership:
         if seen is None or not seen.address or self._is_ours(seen.holder):
             return None
         try:
-            return parse_address(seen.address)
+            return parse_address(seen.address, tls=self._tls)
         except ConfigurationError:
             return None
 

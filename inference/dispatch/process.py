@@ -135,11 +135,11 @@ class DispatcherProcess:
 async def serve(
     server: DispatcherServer, leadership: Leadership, *, path: Address, tcp: Address | None, without: str = ""
 ) -> None:
-    """Listen, and grant once the gateways that live (but for `without`) are back. Raises OSError."""
+    """Listen, and grant once the gateways that live (but for `without`) are back. Raises OSError, ConfigurationError."""
     known = await asyncio.to_thread(leadership.known_gateways)
     server.begin({"(unknown)"} if known is None else known - {without})
     if tcp is not None:
-        await server.listen_tcp(tcp.host, tcp.port)
+        await server.listen_tcp(tcp.host, tcp.port, tcp.context())
     assert path.path is not None
     await server.listen_unix(path.path)
 

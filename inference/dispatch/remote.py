@@ -6,6 +6,7 @@ is told at the next attachment.
 
 import asyncio
 import contextlib
+import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from billing.services.ledger import UsageDraft
 from headway import env
 from headway.clock import Clock
 from headway.errors import ConfigurationError, HeadwayError
-from inference.dispatch.address import Address, parse_address
+from inference.dispatch.address import Address, Tls, parse_address
 from inference.dispatch.book import Book, Stage
 from inference.dispatch.heartbeat import HeartbeatTunables
 from inference.dispatch.link_connection import LinkConnection
@@ -90,14 +91,16 @@ class RemoteLink:
         tunables: RemoteTunables | None = None,
         secret: str = "",
         newest_epoch: Callable[[], int] = lambda: 0,
+        tls: Tls | None = None,
     ) -> None:
-        """`newest_epoch`: that the lease row was seen with."""
+        """`tls`: whom to believe on other machines. `newest_epoch`: that the lease row was seen with."""
         self.gateway, self.secret, self._newest_epoch = gateway, secret, newest_epoch
         self.highest_epoch = 0
         """That was seen: a dispatcher of an older one is not listened to."""
         self.book = Book()
         self.num_attached = 0
-        self._asker, self._locate, self.clock = asker, locate, clock
+        self._asker, self._locate, self.clock, self._tls = asker, locate, clock, tls
+        self._is_distrusted = False
         self.tunables = tunables or RemoteTunables()
         self._connection: LinkConnection | None = None  # that has been welcomed
         self._task: asyncio.Task[None] | None = None
@@ -243,11 +246,16 @@ class RemoteLink:
             async with asyncio.timeout(self.tunables.connect_s):
                 await address.connect(lambda: connection)
                 if await connection.welcomed:
+                    self._is_distrusted = False
                     return connection.ended
         except ConnectionRefusedError:
             # Its machine says that nobody decides there: nobody gives our slots away.
             if self._cut_timer is not None:
                 self._cut_at(asyncio.get_running_loop().time() + self.tunables.freeze_s)
+        except ssl.SSLError as error:
+            if not self._is_distrusted:
+                log.error("dispatcher_not_trusted", address=str(address), reason=error.reason or str(error))
+            self._is_distrusted = True
         except (OSError, TimeoutError):
             pass
         connection.abandon()
@@ -258,7 +266,7 @@ class RemoteLink:
         self._standbys = []
         for address in addresses:
             with contextlib.suppress(ConfigurationError):
-                self._standbys.append(parse_address(address))
+                self._standbys.append(parse_address(address, tls=self._tls))
 
     def _next_address(self) -> Address | None:
         located = self._locate()

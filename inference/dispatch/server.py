@@ -8,6 +8,7 @@ gateways that are known to live have said what they hold, or a stated time is ov
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,11 +138,13 @@ class DispatcherServer:
             await loop.create_unix_server(lambda: DispatcherConnection(self, is_local=True), sock=bound, backlog=_BACKLOG)
         )
 
-    async def listen_tcp(self, host: str, port: int) -> int:
-        """The port. Raises OSError."""
+    async def listen_tcp(self, host: str, port: int, context: ssl.SSLContext | None = None) -> int:
+        """The port; `context`: encrypted. Raises OSError."""
         assert self.secret, "without a secret anybody could take slots"
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: DispatcherConnection(self, is_local=False), host, port, backlog=_BACKLOG)
+        server = await loop.create_server(
+            lambda: DispatcherConnection(self, is_local=False), host, port, backlog=_BACKLOG, ssl=context
+        )
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound

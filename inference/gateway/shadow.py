@@ -24,13 +24,15 @@ from inference.gateway.continuation import TAIL_CHARS
 from inference.gateway.exchange import Cut, Exchange
 from inference.gateway.key_rows import UNRESTRICTED
 from inference.gateway.metrics import Metrics
+from inference.gateway.prompt_size import bound_of
 from inference.gateway.record import CUT_BY_DRAIN, DONE, GATEWAY_LOST, REFUSED
 from inference.gateway.requests import GenerationRequest
+from inference.gateway.shadow_budget import ShadowBudget
 from inference.gateway.shadow_output import NoOutput
-from inference.gateway.state import ModelEntry, Principal
+from inference.gateway.state import Principal
 from inference.gateway.tracing import NoSpans
 from inference.gateway.version_wish import VERSION_HEADER
-from inference.policy.decisions import PICOS_A_MICRO, TokenPrice
+from inference.policy.decisions import TokenPrice
 from inference.policy.split import Versions, point_of
 from inference.services.shadow_scores import Answer, Mirrored, write_scores
 
@@ -82,24 +84,13 @@ class ShadowScores:
             log.warning("shadow_scores_lost", count=len(taken), reason=type(error).__name__)
 
 
-@dataclass(slots=True)
-class _Budget:
-    """Of one rollout, as its row tells it; what was spent since that was written is taken off here."""
-
-    rollout: str
-    told_micros: int
-    spent_picos: int = 0
-    reserved_picos: int = 0
-
-    def has(self, picos: int) -> bool:
-        return self.spent_picos + self.reserved_picos + picos <= self.told_micros * PICOS_A_MICRO
-
-
 class Shadower:
     """Its methods belong to the event loop."""
 
-    def __init__(self, parts: "GatewayParts", scores: ShadowScores, tunables: ShadowTunables | None = None) -> None:
-        self._tunables, self._scores = tunables or ShadowTunables(), scores
+    def __init__(
+        self, parts: "GatewayParts", scores: ShadowScores, budget: ShadowBudget, tunables: ShadowTunables | None = None
+    ) -> None:
+        self._tunables, self._scores, self._budget = tunables or ShadowTunables(), scores, budget
         self.running: set[Exchange] = set()
         # Apart from what customers' requests count, and from those that a drain waits for; one attempt is enough.
         self._parts = replace(
@@ -111,7 +102,6 @@ class Shadower:
             shadow=None,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budget = _Budget("", 0)
         parts.on_draining.append(self._drain)
         self._is_draining = False
 
@@ -124,19 +114,21 @@ class Shadower:
             return
         if point_of(model.versions.salt, "shadow", exchange.request_id.encode()) >= model.shadow.share_ppm:
             return
-        operator = self._parts.state.operator_id()
-        cost_picos = self._cost_picos(request, model)
-        if not operator or not self._may_spend(model, model.versions, cost_picos):
+        operator, left_micros = self._parts.state.operator_id(), model.shadow.max_usd_micros_left
+        if not operator or not left_micros:
+            return
+        price = self._parts.state.price(model.public_id, "batch", now_s=self._parts.clock.now().timestamp())[1]
+        most_picos = _most_picos(request, price)
+        if not self._budget.take(model.versions.salt, most_picos, left_micros=left_micros):
             return
         # The salt stays its own tenant's: nobody else finds its prompt in the candidate's cache.
         principal = replace(
             exchange.principal, tenant_id=operator, tenant_name="", key_id=KEY_ID, member_id=None, key=UNRESTRICTED
         )
-        self._budget.reserved_picos += cost_picos
-        mirror = self._mirror(exchange, replace(request, tier="batch"), model.versions, principal, self._budget)
-        task = asyncio.get_running_loop().create_task(mirror)
+        mirror = _Mirror(exchange, replace(request, tier="batch"), model.versions, principal, price, most_picos)
+        task = asyncio.get_running_loop().create_task(self._run(mirror))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, self._budget, cost_picos))
+        task.add_done_callback(partial(self._ended, mirror))
 
     def _may_mirror(self, exchange: Exchange, request: GenerationRequest, versions: Versions) -> bool:
         """Was it answered as the stable version answers, and may its tenant's requests be mirrored?"""
@@ -153,28 +145,13 @@ class Shadower:
             and not kept.is_spoiled
         )
 
-    def _cost_picos(self, request: GenerationRequest, model: ModelEntry) -> int:
-        """At most, at the list price of batch work."""
-        price = self._price(model.public_id)
-        return price.at_most_picos(prompt_tokens=request.prompt_tokens_bound, completion_tokens=request.max_tokens)
-
-    def _price(self, model: str) -> TokenPrice:
-        return self._parts.state.price(model, "batch", now_s=self._parts.clock.now().timestamp())[1]
-
-    def _may_spend(self, model: ModelEntry, versions: Versions, picos: int) -> bool:
-        told, budget = model.shadow.max_usd_micros_left, self._budget
-        if (budget.rollout, budget.told_micros) != (versions.salt, told):
-            self._budget = _Budget(versions.salt, told)
-        return self._budget.has(picos)
-
-    async def _mirror(
-        self, original: Exchange, request: GenerationRequest, versions: Versions, principal: Principal, budget: _Budget
-    ) -> None:
-        of_stable, request_id = _answer_of(original), f"shadow-{uuid.uuid4().hex[:24]}"
+    async def _run(self, mirror: "_Mirror") -> None:
+        request, versions = mirror.request, mirror.versions
+        of_stable, request_id = _answer_of(mirror.original), f"shadow-{uuid.uuid4().hex[:24]}"
         REQUEST_ID.set(request_id)
-        mirrored = Exchange(
+        mirrored = mirror.exchange = Exchange(
             self._parts,
-            principal=principal,
+            principal=mirror.principal,
             request_id=request_id,
             route=ROUTE,
             output=NoOutput(),
@@ -183,8 +160,6 @@ class Shadower:
             max_wait_s=self._tunables.wait_s,
         )
         await mirrored.run(lambda: request)
-        cost_picos = self._spent_picos(mirrored)
-        budget.spent_picos += cost_picos
         if not _says_something(mirrored):
             return
         end_state = mirrored.record.end_state
@@ -198,23 +173,13 @@ class Shadower:
                 error="" if end_state == DONE else end_state,
                 of_stable=of_stable,
                 of_candidate=_answer_of(mirrored),
-                cost_picos=cost_picos,
+                cost_picos=mirror.spent_picos(),
             )
         )
 
-    def _spent_picos(self, mirrored: Exchange) -> int:
-        usage = mirrored.record.usage
-        if usage is None:
-            return 0
-        return self._price(mirrored.record.model).amount_picos(
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
-
-    def _ended(self, budget: _Budget, reserved_picos: int, task: "asyncio.Task[None]") -> None:
+    def _ended(self, mirror: "_Mirror", task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        budget.reserved_picos -= reserved_picos
+        self._budget.settle(mirror.versions.salt, taken_picos=mirror.most_picos, spent_picos=mirror.spent_picos())
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("shadow_failed", exc_info=error)
@@ -222,8 +187,41 @@ class Shadower:
     def _drain(self) -> None:
         """Nobody waits for these."""
         self._is_draining = True
+        self._budget.close()
         for exchange in list(self.running):
             exchange.cut(Cut.DRAIN)
+
+
+@dataclass(slots=True)
+class _Mirror:
+    """One request that is mirrored, at the price that held when it began."""
+
+    original: Exchange
+    request: GenerationRequest
+    versions: Versions
+    principal: Principal
+    price: TokenPrice
+    most_picos: int
+    exchange: Exchange | None = None
+
+    def spent_picos(self) -> int:
+        """The most it can be where an engine worked and nobody knows how much."""
+        if self.exchange is None or not self.exchange.record.attempts:
+            return 0
+        usage = self.exchange.record.usage
+        if usage is None:
+            return self.most_picos
+        return self.price.amount_picos(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+
+
+def _most_picos(request: GenerationRequest, price: TokenPrice) -> int:
+    """Whatever tokeniser and template the candidate has: the bound that holds for prompts nobody counts."""
+    prompt_tokens = max(request.prompt_tokens_bound, bound_of(request).total)
+    return price.at_most_picos(prompt_tokens=prompt_tokens, completion_tokens=request.max_tokens)
 
 
 def _answer_of(exchange: Exchange) -> Answer:

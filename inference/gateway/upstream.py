@@ -62,9 +62,11 @@ class UpstreamPool:
     """Connections to all engines of a process. Belongs to one event loop."""
 
     def __init__(self, tunables: UpstreamTunables, *, node_tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """`node_tls`: our certificates, for engines at tls:// (inference/node/remote_address.py); raises ConfigurationError."""
+        """`node_tls`: the context of our certificates as they are now, for engines at tls:// (node/remote_address.py);
+        raises ConfigurationError.
+        """
         self.tunables = tunables
-        self._make_node_tls = node_tls
+        self._node_tls_now = node_tls
         self._node_tls: ssl.SSLContext | None = None
         self._idle: dict[str, deque[Connection]] = {}
         self._open: set[Connection] = set()
@@ -99,6 +101,8 @@ class UpstreamPool:
 
     def close_idle(self) -> None:
         """Close what has been idle for too long; called once a second. The longest idle stand first."""
+        if self._node_tls is not None and self._node_tls_now is not None:
+            self._look_at_certificates(self._node_tls_now)  # which had some once, and keeps those it has
         oldest_s = asyncio.get_running_loop().time() - self.tunables.idle_s
         for url, idle in list(self._idle.items()):
             while idle and idle[0].idle_since_s < oldest_s:
@@ -161,14 +165,24 @@ class UpstreamPool:
 
     async def _connect_node(self, connection: Connection, parts: SplitResult) -> None:
         """The name in the handshake says which engine is meant; the node's certificate must be good for it."""
-        if self._node_tls is None:
-            if self._make_node_tls is None:
-                raise ConfigurationError("this process has no certificates for engines of other machines")
-            self._node_tls = self._make_node_tls()
+        if self._node_tls_now is None:
+            raise ConfigurationError("this process has no certificates for engines of other machines")
+        context = self._look_at_certificates(self._node_tls_now)
         transport, _ = await connection.loop.create_connection(
-            lambda: connection, parts.hostname or "", parts.port or 443, ssl=self._node_tls, server_hostname=parts.path[1:]
+            lambda: connection, parts.hostname or "", parts.port or 443, ssl=context, server_hostname=parts.path[1:]
         )
         _notice_death(transport.get_extra_info("socket"))
+
+    def _look_at_certificates(self, now: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Were they changed, no connection of before serves another request. Raises ConfigurationError."""
+        context = now()
+        if self._node_tls is not None and self._node_tls is not context:
+            for url in [url for url in self._idle if url.startswith("tls:")]:
+                for connection in list(self._idle.get(url, ())):
+                    connection.abort()
+                self._idle.pop(url, None)
+        self._node_tls = context
+        return context
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:

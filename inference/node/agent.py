@@ -27,6 +27,7 @@ TICK_S = 0.2
 POLL_EVERY_S = 1.0
 POLL_COPIES_EVERY_S = 2.0
 ROTATE_EVERY_S = 30.0
+REVOCATIONS_EVERY_S = 2.0
 # For children of staging jobs to be killed when the agent stops.
 HALT_LIMIT_S = 5.0
 
@@ -92,6 +93,8 @@ class Agent:
             found = self.tools.link.poll_copies()
             if found is not None:
                 self.copies.sync(found)
+        if self._is_due("revocations", REVOCATIONS_EVERY_S, now_s):
+            self.tools.link.fetch_revocations(self.tools.revocations)
         if self._is_due("beat", beat_every_s(), now_s):
             self._beat(now_s)
         for run in self.runs.values():

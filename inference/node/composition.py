@@ -10,6 +10,7 @@ import structlog
 
 from headway.clock import Clock, SystemClock
 from headway.home import Home
+from headway.revocation import Revocations
 from inference.engines.client import EngineClient
 from inference.engines.environments import EngineKind, engines_dir, find_environment
 from inference.engines.speculation import uris_of
@@ -83,6 +84,7 @@ def make_tools(
         tag=tag_of(home, node),
         zone=zone,
         address=address,
+        revocations=Revocations(home.tls),
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),

@@ -13,6 +13,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, connection
 
 from headway.clock import Clock
+from headway.revocation import Revocations
 from inference.errors import IllegalTransition, NodeNameTaken, UnknownReplica
 from inference.models import ReplicaState
 from inference.services import node as rows
@@ -23,6 +24,7 @@ from inference.services.heartbeats import Beat, check_name, note_beat
 from inference.services.log_tails import tell_logs
 from inference.services.node import Desired, ReferenceKey
 from inference.services.replicas import advance
+from inference.services.revocations import fetch_revocations
 from inference.services.weight_copies import NodeCopies
 from inference.weight_models import CopyState
 
@@ -189,6 +191,10 @@ class ControlLink:
     def look_after_fleet(self) -> None:
         """What Celery's beat has done as well, where it runs."""
         self._try(look_after_fleet)
+
+    def fetch_revocations(self, revocations: Revocations) -> None:
+        """Certificates that are good no more."""
+        self._try(lambda: fetch_revocations(revocations))
 
     def tell_logs(self, tail: Callable[[str], str]) -> None:
         """Answer operators who asked for the last lines of an engine's log (by replica id)."""

@@ -7,6 +7,7 @@ here has not heard of it. One of a later start is: the agent has restarted it wh
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ class Front:
 
     def __init__(self, find_run: FindRun) -> None:
         self._find_run = find_run
+        self._open: dict[asyncio.StreamWriter, int] = {}  # by the serial number of the gateway's certificate
         self.num_refused = 0
 
     async def serve(self, host: str, port: int, context: ssl.SSLContext) -> asyncio.Server:
@@ -51,16 +53,37 @@ class Front:
             self._take, host, port, ssl=context, ssl_handshake_timeout=HANDSHAKE_S, limit=CHUNK_BYTES
         )
 
+    async def serve_on(self, sock: socket.socket, context: ssl.SSLContext) -> asyncio.Server:
+        """One that listens already."""
+        return await asyncio.start_server(
+            self._take, sock=sock, ssl=context, ssl_handshake_timeout=HANDSHAKE_S, limit=CHUNK_BYTES
+        )
+
+    def cut(self, serials: frozenset[int]) -> int:
+        """Gateways whose certificates are good no more, whatever they are at. How many connections that were."""
+        found = [writer for writer, serial in self._open.items() if serial in serials]
+        for writer in found:
+            writer.transport.abort()
+        return len(found)
+
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        shown = writer.get_extra_info("ssl_object").getpeercert()
+        self._open[writer] = int(shown["serialNumber"], 16)
+        try:
+            await self._serve_one(reader, writer)
+        finally:
+            del self._open[writer]
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         wanted: Wanted | None = getattr(writer.get_extra_info("ssl_object"), NAME_ATTRIBUTE, None)
-        socket = self._socket_of(wanted) if wanted is not None else None
-        if socket is None:
+        path = self._socket_of(wanted) if wanted is not None else None
+        if path is None:
             self.num_refused += 1
             writer.transport.abort()
             return
         try:
             async with asyncio.timeout(CONNECT_S):
-                engine_reader, engine_writer = await asyncio.open_unix_connection(str(socket), limit=CHUNK_BYTES)
+                engine_reader, engine_writer = await asyncio.open_unix_connection(str(path), limit=CHUNK_BYTES)
         except (OSError, TimeoutError):
             writer.transport.abort()
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headway.clock import Clock
+from headway.revocation import Revocations
 from inference.engines.client import EngineClient
 from inference.engines.environments import EngineEnvironment, EngineKind
 from inference.launchers.base import Launcher
@@ -50,6 +51,8 @@ class Tools:
     zone: str
     address: str
     """host:port of this node's front (front.py); empty: it has none."""
+    revocations: Revocations
+    """What its front, a process of its own, refuses."""
     launcher: Callable[[EngineKind], Launcher]
     own_sessions: Callable[[], set[int]]
     """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""

@@ -6,6 +6,7 @@ the place of its arrival, and without being refused for it. What runs ends where
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from inference.policy.decisions import Ask, Decision, ReplicaSpec, Tier, TierTargets
 from inference.policy.pool import Pool, PoolSnapshot, VersionSnapshot
@@ -19,17 +20,32 @@ class ModelPools:
         self.is_dropped = False
         """It serves no longer, and has requests running."""
         self._make_pool = make_pool
+        self._max_queued = 0
         self._versions: Versions | None = None
-        self._main = make_pool()  # the stable version's, or the only one
+        self._main = self._new_pool()  # the stable version's, or the only one
         self._serving: dict[str, Pool] = {_ALL: self._main}
         self._leaving: dict[str, Pool] = {}  # that serve no longer; what runs there runs on
         self._targets: Mapping[Tier, TierTargets] = {}
-        self._max_queued = 0
         self._hold_limit_s = self._start_s = 0.0
 
     def __iter__(self) -> Iterator[Pool]:
         yield from self._serving.values()
         yield from self._leaving.values()
+
+    def _new_pool(self) -> Pool:
+        pool = self._make_pool()
+        pool.is_full = partial(self._is_full, pool)
+        return pool
+
+    def _is_full(self, pool: Pool, tier: Tier) -> bool:
+        """So many wait in one's own tier and the more urgent ones, of all versions: patient work keeps no urgent request out.
+
+        Half of the places are the stable version's alone: a version on trial that is slow keeps nobody out of it.
+        """
+        waiting = {each: sum(each.queue.waiting[: tier + 1]) for each in self}
+        if sum(waiting.values()) >= self._max_queued:
+            return True
+        return pool is not self._main and 2 * (sum(waiting.values()) - waiting[self._main]) >= self._max_queued
 
     @property
     def main(self) -> Pool:
@@ -39,7 +55,7 @@ class ModelPools:
     def set_targets(self, targets: Mapping[Tier, TierTargets], *, max_queued: int) -> None:
         """Raises ValueError for targets that are out of order; nothing has changed then."""
         for pool in self._serving.values():
-            pool.set_targets(targets, max_queued=max_queued)
+            pool.set_targets(targets)
         self._targets, self._max_queued, self.is_dropped = targets, max_queued, False
 
     def set_waking(self, *, hold_limit_s: float, start_s: float) -> None:
@@ -118,11 +134,11 @@ class ModelPools:
         pools = {**self._leaving, **self._serving}
         if _ALL in (before, labels[0]) and labels[0] not in pools:
             pools[labels[0]] = pools.pop(before)
-        self._serving = {label: pools[label] if label in pools else self._make_pool() for label in labels}
+        self._serving = {label: pools[label] if label in pools else self._new_pool() for label in labels}
         self._leaving = {label: pool for label, pool in pools.items() if label not in self._serving}
         self._main = self._serving[labels[0]]
         for pool in self._serving.values():
-            pool.set_targets(self._targets, max_queued=self._max_queued)
+            pool.set_targets(self._targets)
         for pool in self:
             pool.stand_in = None if pool is self._main else self._main
         self.set_waking(hold_limit_s=self._hold_limit_s, start_s=self._start_s)

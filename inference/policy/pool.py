@@ -4,7 +4,7 @@ A call that may free a slot, or make one usable, lets those through that can use
 need only be tried itself. A limit's slots and the router's are taken together in `_grant`, and given back together.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -77,8 +77,8 @@ class Pool:
         window: ServiceWindow,
     ) -> None:
         """`blocked` is shared by all pools: which wait for a slot of a tenant's scope. `window` by those of its model."""
-        self.max_queued = 0
-        """How many may wait in one's own tier and the more urgent ones: patient work keeps no urgent request out."""
+        self.is_full: Callable[[Tier], bool] = lambda _tier: True
+        """Whether one more of this tier may not wait; it is its model that knows (ModelPools)."""
         self.queue = FairQueue(tunables.queue)
         self.router = router
         self.stand_in: Pool | None = None
@@ -94,11 +94,10 @@ class Pool:
 
     # What it is
 
-    def set_targets(self, targets: Mapping[Tier, TierTargets], *, max_queued: int) -> None:
+    def set_targets(self, targets: Mapping[Tier, TierTargets]) -> None:
         """Raises ValueError for targets that are out of order."""
         refuse_misordered(targets)
         self._load.caps.targets = dict(targets)
-        self.max_queued = max_queued
         self._patience.is_served = True
 
     def set_replicas(self, specs: Iterable[ReplicaSpec], now_s: float) -> None:
@@ -366,7 +365,7 @@ class Pool:
         why = self._patience.is_in_vain(entry.ask, now_s)
         if why is not None:
             return self._refuse(entry, why, now_s)
-        if not entry.num_grants and sum(self.queue.waiting[: entry.tier + 1]) >= self.max_queued:
+        if not entry.num_grants and self.is_full(entry.tier):
             return self._refuse(entry, Reason.QUEUE_FULL, now_s)
         return None
 

@@ -62,14 +62,14 @@ def usual_start_s(pool: Pool) -> float:
 
 def last_starts(pool: Pool, *, limit: int = 5) -> list[StartParts]:
     """The newest first."""
-    return [_parts(row) for row in ReplicaStart.objects.filter(pool=pool).order_by("-id")[:limit]]
+    return [parts_of(row) for row in ReplicaStart.objects.filter(pool=pool).order_by("-id")[:limit]]
 
 
 def forget_old_starts(*, now: datetime) -> int:
     return ReplicaStart.objects.filter(staging_at__lt=now - KEEP).delete()[0]
 
 
-def _parts(row: ReplicaStart) -> StartParts:
+def parts_of(row: ReplicaStart) -> StartParts:
     def between(first: datetime | None, last: datetime | None) -> float | None:
         return None if first is None or last is None else round((last - first).total_seconds(), 2)
 

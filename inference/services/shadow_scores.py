@@ -3,10 +3,15 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
 
+from django.utils import timezone
+
+from inference.rollout_models import ENDED, Rollout
 from inference.shadow_models import ShadowScore
+
+KEEP = timedelta(days=14)
 
 # Words of Latin letters and digits, and single characters of everything else.
 _WORD = re.compile(r"[A-Za-z0-9]+|[^\sA-Za-z0-9]")
@@ -41,6 +46,12 @@ class Mirrored:
 
 def write_scores(mirrored: Iterable[Mirrored]) -> None:
     ShadowScore.objects.bulk_create([_row(one) for one in mirrored])
+
+
+def forget_old_scores(*, now: datetime | None = None) -> int:
+    """Of rollouts that are over: what their gates said of them stays, with their events. Returns how many rows."""
+    running = [str(number) for number in Rollout.objects.exclude(state__in=ENDED).values_list("pk", flat=True)]
+    return ShadowScore.objects.filter(at__lt=(now or timezone.now()) - KEEP).exclude(rollout__in=running).delete()[0]
 
 
 def similarity(one: str, other: str) -> float:

@@ -2,16 +2,16 @@
 
 ca.pem, ca.key                      made on first use, for ten years
 gateway.pem, gateway.key            what gateways show to nodes: good for clients alone
+dispatcher.pem, dispatcher.key      what whoever decides shows to gateways of other machines, wherever it is (TLS between them)
 node-<name>.pem, node-<name>.key    what a node shows to gateways: good for servers alone, under its `node_domain`
+crl.pem                             those that are good no more (revocation.py)
 
 Keys are elliptic (P-256), files have mode 0600. The authority's key is needed where certificates are made, nowhere else.
 """
 
 import datetime
 import hashlib
-import os
 import ssl
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from headway.errors import ConfigurationError
+from headway.fresh_context import FreshContext
+from headway.key_files import write_file
+from headway.revocation import Revocations
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 825
 RENEW_DAYS = 90
 """With less left, `ensure` makes a new one."""
 DOMAIN = "headway.internal"
+DISPATCHER_NAME = f"dispatcher.{DOMAIN}"
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 
@@ -35,6 +39,14 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 class KeyPair:
     certificate: Path
     key: Path
+
+
+def serial_of(pair: KeyPair) -> int | None:
+    """Of the certificate that is there; None: none is."""
+    try:
+        return x509.load_pem_x509_certificate(pair.certificate.read_bytes()).serial_number
+    except FileNotFoundError:
+        return None
 
 
 def node_domain(node: str) -> str:
@@ -46,7 +58,7 @@ class Certificates:
     """Those of one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.revocations = folder, Revocations(folder)
 
     @property
     def authority(self) -> KeyPair:
@@ -61,8 +73,34 @@ class Certificates:
     def ensure_gateway(self) -> KeyPair:
         return self._ensure(self.gateway(), "gateway", CLIENT, [])
 
+    def dispatcher(self) -> KeyPair:
+        return self._pair("dispatcher")
+
+    def ensure_dispatcher(self) -> KeyPair:
+        return self._ensure(self.dispatcher(), "dispatcher", SERVER, [DISPATCHER_NAME])
+
     def ensure_node(self, name: str) -> KeyPair:
         return self._ensure(self.node(name), name, SERVER, [f"*.{node_domain(name)}"])
+
+    def client_tls(self) -> FreshContext:
+        """`client_context`, of the files as they are whenever it is asked for."""
+        return FreshContext(self.client_context, self._files(self.gateway()))
+
+    def server_tls(self, node: str) -> FreshContext:
+        return FreshContext(lambda: self.server_context(node), self._files(self.node(node)))
+
+    def to_dispatcher_tls(self) -> FreshContext:
+        """For who connects to a dispatcher: it is believed by its certificate, and believes whoever knows the secret."""
+        return FreshContext(self._to_dispatcher_context, [self.authority.certificate, self.revocations.path])
+
+    def dispatcher_context(self) -> ssl.SSLContext:
+        """Of a dispatcher. Made where the authority's key is, if it is not there. Raises ConfigurationError."""
+        if not self.dispatcher().certificate.exists() and self.authority.key.exists():
+            self.ensure_dispatcher()
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.dispatcher())
+
+    def _to_dispatcher_context(self) -> ssl.SSLContext:
+        return self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), None)
 
     def client_context(self) -> ssl.SSLContext:
         """A gateway's. Raises ConfigurationError."""
@@ -75,15 +113,23 @@ class Certificates:
         context.verify_mode = ssl.CERT_REQUIRED
         return self._loaded(context, self.node(node))
 
-    def _loaded(self, context: ssl.SSLContext, pair: KeyPair) -> ssl.SSLContext:
+    def _files(self, pair: KeyPair) -> list[Path]:
+        return [self.authority.certificate, pair.certificate, pair.key, self.revocations.path]
+
+    def _loaded(self, context: ssl.SSLContext, pair: KeyPair | None) -> ssl.SSLContext:
+        """`pair` None: nothing is shown, the authority alone is needed."""
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             context.load_verify_locations(self.authority.certificate)
-            context.load_cert_chain(pair.certificate, pair.key)
+            if self.revocations.current() is not None:
+                context.load_verify_locations(self.revocations.path)
+                context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+            if pair is not None:
+                context.load_cert_chain(pair.certificate, pair.key)
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigurationError(
-                f"no certificate to be used in {self.folder} ({pair.certificate.name}: {reason}): "
+                f"no certificate to be used in {self.folder} ({(pair or self.authority).certificate.name}: {reason}): "
                 "make it with manage.py node_certificate"
             ) from error
         return context
@@ -142,6 +188,9 @@ class Certificates:
             certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):  # another authority's, or no certificate at all
             return False
+        listed = self.revocations.current()
+        if listed is not None and certificate.serial_number in listed.serials:
+            return False
         return certificate.not_valid_after_utc > _now() + datetime.timedelta(days=RENEW_DAYS)
 
 
@@ -169,12 +218,5 @@ def _builder(name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days
 def _write(pair: KeyPair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     """The key first: a certificate without one would be taken for whole."""
     kept = serialization.PrivateFormat.PKCS8
-    _write_file(pair.key, key.private_bytes(serialization.Encoding.PEM, kept, serialization.NoEncryption()))
-    _write_file(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    fd, partial = tempfile.mkstemp(dir=path.parent)  # mode 0600
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-    Path(partial).replace(path)
+    write_file(pair.key, key.private_bytes(serialization.Encoding.PEM, kept, serialization.NoEncryption()))
+    write_file(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))

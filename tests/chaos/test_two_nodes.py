@@ -20,7 +20,7 @@ import pytest
 from headway.certificates import Certificates
 from headway.home import Home
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
-from inference.gateway.upstream_connection import UpstreamClosed
+from inference.gateway.upstream_connection import UpstreamClosed, UpstreamError
 from inference.launchers import processes
 from inference.node.remote_address import remote_url
 from tests.chaos.test_replica_dies import Ask, join_all, run_all
@@ -215,6 +215,31 @@ def test_a_gateway_of_another_machine_streams_from_it_over_tls(cell: Cell) -> No
     text, is_newer_refused = asyncio.run(stream())
     assert text.rstrip().endswith(b"data: [DONE]")
     assert is_newer_refused
+
+
+def test_a_gateway_whose_certificate_is_revoked_is_refused_by_the_front_that_runs_and_a_new_one_opens_it(
+    cell: Cell, tmp_path: Path
+) -> None:
+    (replica,) = [replica for replica, node in cell.ready().items() if node == "south-1"]
+    url = remote_url(f"127.0.0.1:{cell.south.port}", node="south-1", replica=replica, epoch=1)
+    ours, stolen = Home(cell.installation.home).tls, tmp_path
+    for name in ("ca.pem", "gateway.pem", "gateway.key"):
+        shutil.copy(ours / name, stolen)
+
+    async def is_open(folder: Path) -> bool:
+        pool = UpstreamPool(UpstreamTunables(), node_tls=Certificates(folder).client_context)
+        try:
+            response = await pool.request(url, "GET", "/v1/models", [], b"")
+            return bool(await response.read_all(30.0, 10**7))
+        except UpstreamError:
+            return False
+        finally:
+            pool.close()
+
+    assert asyncio.run(is_open(stolen))
+    cell.installation.manage("revoke_node_certificate", "--gateway", "--reason", "stolen")
+    eventually(lambda: not asyncio.run(is_open(stolen)), within_s=30, what="the agent has brought the list to the front")
+    assert asyncio.run(is_open(ours))
 
 
 def is_listening(port: int) -> bool:

@@ -7,7 +7,8 @@ from django.conf import settings
 from headway.certificates import Certificates
 from headway.command import HeadwayCommand
 from headway.errors import ConfigurationError
-from inference.node.front import Front, listening_context
+from inference.node.front import Front
+from inference.node.front_door import FrontDoor
 from inference.node.node_files import NodeFiles
 
 
@@ -18,14 +19,14 @@ class Command(HeadwayCommand):
         _host, colon, port = settings.NODE_ADDRESS.rpartition(":")
         if not colon or not port.isdigit():
             raise ConfigurationError("HEADWAY_NODE_ADDRESS must be host:port, where gateways of other machines reach this one")
-        context = listening_context(Certificates(settings.HOME.tls).server_context(settings.NODE_NAME), settings.NODE_NAME)
         front = Front(NodeFiles(settings.HOME, settings.NODE_NAME).read_run)
-        asyncio.run(_serve(front, settings.NODE_LISTEN_HOST, int(port), context))
+        door = FrontDoor(front, Certificates(settings.HOME.tls), settings.NODE_NAME)
+        asyncio.run(_serve(door, settings.NODE_LISTEN_HOST, int(port)))
 
 
-async def _serve(front: Front, host: str, port: int, context: Any) -> None:
+async def _serve(door: FrontDoor, host: str, port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with await front.serve(host, port, context):
-        await stop.wait()
+    await door.open(host, port)
+    await door.run(stop)

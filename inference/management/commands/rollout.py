@@ -1,14 +1,16 @@
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from headway.command import HeadwayCommand, actor
+from headway.command import HeadwayCommand
 from headway.tables import table
+from inference.management.named_operator import acting_operator
 from inference.management.rollout_arguments import add_create_arguments, schedule_from
 from inference.rollout_models import Rollout
+from inference.services.rollouts.approving import approve_rollout
 from inference.services.rollouts.moves import rollout_numbered
 from inference.services.rollouts.operating import (
     abort_rollout,
@@ -25,11 +27,14 @@ ACTS: dict[str, tuple[Callable[..., None], str, bool]] = {
     "start": (start_rollout, "begin: weights are staged, a replica is certified", False),
     "pause": (pause_rollout, "go no further; the share stays, the gates are watched", True),
     "resume": (resume_rollout, "go on where it was paused", False),
+    "approve": (approve_rollout, "as its second person: it is promoted once its steps are through", True),
     "promote": (promote_rollout, "make it stable without waiting for what is left of its steps", True),
     "rollback": (roll_back_rollout, "back to the version it came from; after promotion while that is kept warm", True),
     "abort": (abort_rollout, "end it before it is promoted", True),
 }
 """By name: what does it, what it does, whether a reason can be given."""
+BY_PERSONS = frozenset({"approve", "promote"})
+"""And `create`: by the two-person rule."""
 
 
 class Command(HeadwayCommand):
@@ -39,12 +44,15 @@ class Command(HeadwayCommand):
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         create = verbs.add_parser("create", help="draft one; nothing happens until it is started")
         add_create_arguments(create)
+        _add_operator(create)
         each = [create]
         for verb, (_, what, has_reason) in ACTS.items():
             act = verbs.add_parser(verb, help=what)
             act.add_argument("rollout", help="its number")
             if has_reason:
                 act.add_argument("--reason", default="", help="goes into its timeline and the audit log")
+            if verb in BY_PERSONS:
+                _add_operator(act)
             each.append(act)
         show = verbs.add_parser("show", help="where it is, what its gates say, what happened")
         show.add_argument("rollout", help="its number")
@@ -63,14 +71,16 @@ class Command(HeadwayCommand):
         else:
             act, _, has_reason = ACTS[verb]
             rollout = rollout_numbered(options["rollout"])
-            act(rollout=rollout, actor=actor(), **({"reason": options["reason"]} if has_reason else {}))
+            who = acting_operator(options.get("operator", ""))
+            act(rollout=rollout, actor=who, **({"reason": options["reason"]} if has_reason else {}))
             self._tell(rollout, as_json=json)
 
     def _created(self, options: dict[str, Any]) -> Rollout:
+        who = acting_operator(options["operator"])
         rollout = create_rollout(
             public_id=options["model"],
             to=options["to"],
-            actor=actor(),
+            actor=who,
             schedule=schedule_from(options),
             gates=dict(options["gate"]),
             window_s=options["window_s"],
@@ -78,7 +88,7 @@ class Command(HeadwayCommand):
             scheduled_for=options["at"],
         )
         if options["start"]:
-            start_rollout(rollout=rollout, actor=actor())
+            start_rollout(rollout=rollout, actor=who)
         return rollout
 
     def _tell(self, rollout: Rollout, *, as_json: bool) -> None:
@@ -105,6 +115,11 @@ class Command(HeadwayCommand):
             parts.append(table(["gate", "verdict", "samples", "why"], gates))
         parts.append(table(["at (UTC)", "what", "to", "who", "why"], happened))
         self.print_result("\n\n".join(parts), {**found, "events": events}, as_json=as_json)
+
+
+def _add_operator(parser: ArgumentParser) -> None:
+    what = "whose account does it, by its password; without: the machine's user, who is nobody to the two-person rule"
+    parser.add_argument("--operator", default="", metavar="NAME", help=what)
 
 
 def _line(found: dict[str, Any]) -> str:

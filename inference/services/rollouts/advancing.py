@@ -12,13 +12,14 @@ from inference.policy.judging import joined, judge, judge_health
 from inference.policy.rollout import Next, Plan, ShadowStep, Step, next_step
 from inference.policy.rollout_gates import Outcome, Verdict
 from inference.rollout_models import Rollout, RolloutState
+from inference.services.rollouts.approving import ask_for_approval, waits_for_approval
 from inference.services.rollouts.eval_results import has_eval_gates, judge_eval_gates
 from inference.services.rollouts.evidence import traffic
 from inference.services.rollouts.fleet import Fleet, fleet_of, needed_replicas, settle_fleet, settle_stable
 from inference.services.rollouts.going_back import go_back, tick_way_back
 from inference.services.rollouts.moves import SYSTEM, change, held_pool, move, note, say, verdict_shown
 from inference.services.rollouts.plans import plan_of
-from inference.services.rollouts.shadow_results import judge_shadow, micros_left
+from inference.services.rollouts.shadow_results import judge_shadow
 from inference.services.rollouts.stable import make_stable
 from tenants.services.operations import operations_tenant
 
@@ -39,7 +40,6 @@ class Sight:
     now: datetime
     trouble: str = ""
     """Why replicas could not be placed."""
-    shadow_micros_left: int = 0
 
     @property
     def reasons(self) -> str:
@@ -71,7 +71,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     plan = plan_of(rollout.schedule, rollout.gates)
     fleet = fleet_of(pool, rollout.to_version, since=rollout.started_at, now=now)
     verdicts = [judge_health(plan.gates, fleet.health(1 if rollout.share_ppm else 0))]
-    num_samples, extra, left = 0, {}, rollout.shadow_micros_left
+    num_samples, extra = 0, {}
     if rollout.share_ppm and rollout.measured_since is not None:
         seen = traffic(rollout, now=now)
         verdicts.append(judge(plan.gates, stable=seen.stable, candidate=seen.candidate))
@@ -80,7 +80,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     elif rollout.shadow_share_ppm and rollout.measured_since is not None:
         shadow = judge_shadow(rollout, plan)
         verdicts.append(shadow.verdict)
-        num_samples, left = shadow.num_samples, shadow.micros_left
+        num_samples = shadow.num_samples
     if rollout.state == _S.EVALS:
         verdicts.append(judge_eval_gates(rollout))
     verdict = joined(*verdicts)
@@ -93,7 +93,6 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
         num_samples=num_samples,
         shown={**verdict_shown(verdict, now=now), **extra},
         now=now,
-        shadow_micros_left=left,
     )
 
 
@@ -119,14 +118,13 @@ def _step_shadow(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
             say(rollout, trouble or _waits_for(sight))
             return
         operations_tenant(actor=SYSTEM)  # whose work it is
-        mirrored = {"shadow_share_ppm": shadow.share_ppm, "shadow_micros_left": micros_left(rollout, shadow)}
-        change(rollout, pool=pool, measured_since=sight.now, **mirrored)
+        change(rollout, pool=pool, measured_since=sight.now, shadow_share_ppm=shadow.share_ppm)
         note(rollout, "share", actor=SYSTEM, reason=f"{_percent(shadow.share_ppm)} of the requests are mirrored", now=sight.now)
         return
-    if sight.shadow_micros_left != rollout.shadow_micros_left:
-        change(rollout, pool=pool, shadow_micros_left=sight.shadow_micros_left)
     if _is_over(rollout, sight, shadow):
         _leave(rollout, pool, sight, "mirrored requests pass all gates")
+    elif not rollout.shadow_micros_left:
+        say(rollout, f"{rollout.reason}; gateways have taken all that mirrored requests may cost")
 
 
 def _step_evals(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> None:
@@ -140,7 +138,9 @@ def _step_canary(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
     steps, needed = sight.plan.steps, needed_replicas(rollout, pool)
     is_full = sight.fleet.ready >= needed
     if rollout.step >= len(steps):
-        if is_full:
+        if waits_for_approval(rollout):  # the rule is younger than its last step
+            ask_for_approval(rollout, now=sight.now)
+        elif is_full:
             _promote(rollout, pool, sight)
         else:
             say(rollout, trouble or f"before it takes everything: {sight.fleet.ready} of {needed} replicas serve")
@@ -153,6 +153,9 @@ def _step_canary(rollout: Rollout, pool: Pool, sight: Sight, trouble: str) -> No
             say(rollout, trouble or f"before {_percent(step.share_ppm)}: {sight.fleet.ready} of {needed} replicas serve")
         return
     if _is_over(rollout, sight, step):
+        if step is steps[-1] and waits_for_approval(rollout):
+            ask_for_approval(rollout, now=sight.now)
+            return
         note(rollout, "step", actor=SYSTEM, reason=f"{_percent(step.share_ppm)} passed", now=sight.now, evidence=sight.shown)
         change(rollout, step=rollout.step + 1, reason="all gates pass")
 
@@ -180,7 +183,10 @@ def _leave(rollout: Rollout, pool: Pool, sight: Sight, reason: str) -> None:
     after = {_S.CERTIFYING: 0, _S.SHADOW: 1, _S.EVALS: 2}[sight.state]
     ways = [(_S.SHADOW, sight.plan.shadow is not None), (_S.EVALS, has_eval_gates(rollout)), (_S.CANARY, True)]
     to = next(state for state, is_asked in ways[after:] if is_asked)
-    _move(rollout, pool, sight, to, reason, shadow_share_ppm=0)
+    may_cost: dict[str, int] = {}
+    if to is _S.SHADOW and sight.plan.shadow is not None:  # once in its life: gateways take from it (services/shadow_budget.py)
+        may_cost = {"shadow_micros_left": sight.plan.shadow.max_usd_micros}
+    _move(rollout, pool, sight, to, reason, shadow_share_ppm=0, **may_cost)
 
 
 def _promote(rollout: Rollout, pool: Pool, sight: Sight) -> None:

@@ -12,6 +12,7 @@ from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.database_clock import database_now
 from inference.services.registry import pool_of
+from inference.services.rollouts.approving import check_certified, check_maker, give_approval
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
 from inference.services.rollouts.going_back import go_back
 from inference.services.rollouts.moves import change, held_pool, move, note
@@ -36,8 +37,9 @@ def create_rollout(
 ) -> Rollout:
     """A draft that brings version `to` (v2) into service; nothing happens until it is started, or until `scheduled_for`.
 
-    Raises UnknownModel, UnknownVersion, InvalidInput, RolloutOpen.
+    Raises UnknownModel, UnknownVersion, InvalidInput, RolloutOpen, SecondPersonNeeded.
     """
+    check_maker(actor)
     asked, wanted = dict(schedule or default_schedule()), dict(gates or {})
     plan_of(asked, wanted)  # can they be run at all?
     if not 0 <= window_s <= MAX_S or (kept_warm is not None and not 0 <= kept_warm <= 1000):
@@ -115,13 +117,13 @@ def resume_rollout(*, rollout: Rollout, actor: str) -> None:
 def promote_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
     """Without waiting for what is left of its steps: it is promoted as soon as replicas enough of it serve.
 
-    Its engines must have been certified. Raises RolloutMoved.
+    Its engines must have been certified. Where two persons are asked for, who does that approves it. Raises RolloutMoved,
+    SecondPersonNeeded.
     """
     with transaction.atomic():
         pool, now = held_pool(rollout), database_now()
-        state = RolloutState(rollout.paused_from or rollout.state)
-        if state in {_S.DRAFT, _S.STAGING, _S.CERTIFYING} or not rollout.is_open or state == _S.ROLLING_BACK:
-            raise RolloutMoved(f"rollout {rollout.pk} is {state.label.lower()}: no replica of it is certified, or it has ended")
+        check_certified(rollout)
+        give_approval(rollout, actor=actor, reason=reason, now=now)
         last = len(plan_of(rollout.schedule, rollout.gates).steps)
         why = _given(reason, "to be promoted without waiting")
         since = rollout.measured_since if rollout.share_ppm else None

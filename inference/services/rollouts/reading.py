@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 from inference.models import Pool
 from inference.policy.rollout import PPM, Plan
 from inference.rollout_models import Rollout, RolloutEvent, RolloutState
+from inference.services.rollouts.approving import may_be_promoted, waits_for_approval
 from inference.services.rollouts.eval_results import has_eval_gates
 from inference.services.rollouts.fleet import is_way_back_open
 from inference.services.rollouts.plans import gates_shown, plan_of
@@ -108,6 +109,8 @@ def shown(rollout: Rollout, *, now: datetime) -> dict[str, Any]:
         "promoted_at": _time(rollout.promoted_at),
         "ended_at": _time(rollout.ended_at),
         "created_by": rollout.created_by,
+        "approved_by": rollout.approved_by or None,
+        "approved_at": _time(rollout.approved_at),
         "may": view.may,
     }
 
@@ -152,14 +155,14 @@ def _place(rollout: Rollout, before: list[RolloutState], steps: int) -> int:
 def _may(rollout: Rollout, now: datetime) -> dict[str, bool]:
     state = RolloutState(rollout.state)
     runs = state in {_S.STAGING, _S.CERTIFYING, _S.SHADOW, _S.EVALS, _S.CANARY}
-    at = RolloutState(rollout.paused_from) if rollout.paused_from else state
     is_stable = Pool.objects.filter(model_id=rollout.model_id, version_id=rollout.to_version_id).exists()
     is_back_open = state == _S.PROMOTED and is_stable and is_way_back_open(rollout, now=now)
     return {
         "start": state == _S.DRAFT,
         "pause": runs,
         "resume": state == _S.PAUSED,
-        "promote": at in {_S.SHADOW, _S.EVALS, _S.CANARY},
+        "approve": may_be_promoted(rollout) and waits_for_approval(rollout),
+        "promote": may_be_promoted(rollout),
         "roll_back": runs or state == _S.PAUSED or is_back_open,
         "abort": runs or state in {_S.DRAFT, _S.PAUSED},
     }

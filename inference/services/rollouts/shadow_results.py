@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from django.db.models import Sum
-
-from inference.policy.decisions import micros_up
 from inference.policy.judging import joined, judge, judge_similarity
-from inference.policy.rollout import Plan, ShadowStep
+from inference.policy.rollout import Plan
 from inference.policy.rollout_gates import Verdict, Window
 from inference.rollout_models import Rollout
 from inference.shadow_models import ShadowScore
@@ -19,8 +16,6 @@ MAX_SAMPLES = 2000
 class Shadow:
     verdict: Verdict
     num_samples: int
-    micros_left: int
-    """Of what mirroring may cost; no more is mirrored at 0."""
 
 
 def judge_shadow(rollout: Rollout, plan: Plan) -> Shadow:
@@ -33,14 +28,7 @@ def judge_shadow(rollout: Rollout, plan: Plan) -> Shadow:
     candidate = _window(scores, "candidate", failed=sum(1 for score in scores if score.error))
     alike = [score.similarity for score in scores if score.similarity is not None]
     verdict = joined(judge(plan.gates, stable=stable, candidate=candidate), judge_similarity(plan.gates, alike))
-    return Shadow(verdict, len(scores), micros_left(rollout, plan.shadow))
-
-
-def micros_left(rollout: Rollout, shadow: ShadowStep) -> int:
-    """Of what mirroring may cost in the whole rollout."""
-    rows = ShadowScore.objects.filter(rollout=str(rollout.pk))
-    cost_picos = rows.aggregate(picos=Sum("cost_picos"))["picos"] or 0
-    return max(0, shadow.max_usd_micros - micros_up(cost_picos))
+    return Shadow(verdict, len(scores))
 
 
 def _window(scores: list[ShadowScore], which: str, *, failed: int) -> Window:

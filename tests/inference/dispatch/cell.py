@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headway.certificates import Certificates
 from headway.clock import SystemClock
 from inference.dispatch.address import Address
 from inference.dispatch.dispatcher import Dispatcher
@@ -64,8 +65,16 @@ class Cell:
         self.gateways: list[Gateway] = []
 
     async def serve(
-        self, epoch: int = 1, *, known: tuple[str, ...] = (), tcp: bool = False, claim: Claim | None = None, **tunables: Any
+        self,
+        epoch: int = 1,
+        *,
+        known: tuple[str, ...] = (),
+        tcp: bool = False,
+        certificates: Certificates | None = None,
+        claim: Claim | None = None,
+        **tunables: Any,
     ) -> None:
+        """`certificates`: over TCP, encrypted."""
         host = BrainHost(self.state, SystemClock(), tunables=HostTunables(positions_s=0.02))
         server = DispatcherServer(
             host, epoch=epoch, name=f"d{epoch}", tunables=ServerTunables(**tunables), secret=SECRET, claim=claim
@@ -73,6 +82,9 @@ class Cell:
         server.begin(known)
         if tcp:
             self.address = Address(host="127.0.0.1", port=await server.listen_tcp("127.0.0.1", 0))
+        elif certificates is not None:
+            port = await server.listen_tcp("127.0.0.1", 0, certificates.dispatcher_context())
+            self.address = Address(host="127.0.0.1", port=port, is_tls=True, tls=certificates.to_dispatcher_tls().get)
         else:
             assert self.address.path is not None
             await server.listen_unix(self.address.path)

@@ -149,13 +149,16 @@ async def test_a_peer_that_takes_nothing_is_let_go() -> None:
     transport.abort.assert_called_once()
 
 
-@pytest.mark.parametrize("text", ["unix:/run/d.sock", "tcp://10.0.0.1:9102", "tcp://[::1]:9102"])
+@pytest.mark.parametrize(
+    "text", ["unix:/run/d.sock", "tcp://10.0.0.1:9102", "tcp://[::1]:9102", "tls://a.b:9102", "tls://[::1]:1"]
+)
 def test_an_address_reads_as_it_is_written(text: str) -> None:
     assert str(parse_address(text)) == text
 
 
 def test_host_and_port_are_an_address_and_anything_else_is_an_error() -> None:
     assert parse_address("dispatch.internal:9102") == Address(host="dispatch.internal", port=9102)
-    for text in ("", "nowhere", "host:", ":1", "host:99999", "host:x"):
+    assert parse_address("tls://h:1") == Address(host="h", port=1, is_tls=True) != parse_address("tcp://h:1")
+    for text in ("", "nowhere", "tls://host", "host:", ":1", "host:99999", "host:x"):
         with pytest.raises(ConfigurationError):
             parse_address(text)

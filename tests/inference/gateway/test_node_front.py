@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headway.certificates import Certificates, node_domain
+from headway.certificates import Certificates, KeyPair, node_domain, serial_of
 from headway.errors import ConfigurationError
 from inference.gateway.state import reachable
 from inference.gateway.upstream import UpstreamPool, UpstreamTunables
 from inference.gateway.upstream_connection import UpstreamError
 from inference.node.front import Front, listening_context
+from inference.node.front_door import FrontDoor
 from inference.node.node_files import RunFile
 from inference.node.remote_address import Wanted, remote_url, wanted_of
 from tests.fakes.gateway import until
@@ -47,7 +48,7 @@ class Node:
         return remote_url(f"127.0.0.1:{self.port}", node=node, replica=replica, epoch=epoch)
 
     def gateway(self, context: Callable[[], ssl.SSLContext] | None = None) -> UpstreamPool:
-        self.pools.append(UpstreamPool(TUNABLES, node_tls=context or self.certificates.client_context))
+        self.pools.append(UpstreamPool(TUNABLES, node_tls=context or self.certificates.client_tls().get))
         return self.pools[-1]
 
     async def answer(self, pool: UpstreamPool, url: str) -> bytes:
@@ -171,6 +172,75 @@ async def test_a_process_without_certificates_says_where_they_come_from(node: No
     (tmp_path / "empty").mkdir()
     with pytest.raises(UpstreamError, match=r"manage\.py node_certificate"):
         await node.answer(node.gateway(Certificates(tmp_path / "empty").client_context), node.url())
+
+
+class TestRevoked:
+    """Files change while both ends run."""
+
+    async def door(self, node: Node) -> FrontDoor:
+        made = FrontDoor(node.front, node.certificates, NODE)
+        made._tls._look_every_s = 0.0
+        await made.open("127.0.0.1", 0)
+        node.port = made.port
+        return made
+
+    def revoke(self, node: Node, pair: KeyPair) -> None:
+        serial, revocations = serial_of(pair), node.certificates.revocations
+        assert serial is not None and revocations.accept(revocations.sign({serial}, number=1))
+
+    async def test_a_gateway_whose_certificate_is_revoked_is_cut_and_refused_and_gets_in_with_a_new_one(
+        self, node: Node
+    ) -> None:
+        door, pool, never = await self.door(node), node.gateway(), asyncio.Event()
+        node.engine.script(streamed([b"one", never]), answered(b"{}"))
+        running = await pool.request(node.url(), "POST", "/v1/completions", [], b"{}")
+        assert b"one" in await running.read(5.0)
+        other = node.gateway()
+        assert await node.answer(other, node.url()) == b"{}"  # and its connection is kept
+        await door.look()
+        self.revoke(node, node.certificates.gateway())
+        await door.look()
+        with pytest.raises(UpstreamError):
+            await running.read_all(5.0, 10**6)
+        await until(lambda: other.num_open() == 0)
+        node.engine.requests.clear()
+        assert await node.is_refused(other, node.url())
+        node.certificates.ensure_gateway()
+        node.engine.script(answered(b"{}"))
+        assert await node.answer(node.gateway(), node.url()) == b"{}"
+        door.close()
+
+    async def test_a_node_whose_certificate_is_revoked_answers_nobody_until_it_has_a_new_one(self, node: Node) -> None:
+        door, fresh = await self.door(node), node.certificates.client_tls()
+        fresh._look_every_s = 0.0
+        pool = node.gateway(fresh.get)
+        node.engine.script(answered(b"{}"), answered(b"{}"))
+        assert await node.answer(pool, node.url()) == b"{}"
+        assert pool.num_idle(node.url()) == 1
+        self.revoke(node, node.certificates.node(NODE))
+        pool.close_idle()  # once a second
+        await until(lambda: pool.num_idle(node.url()) == 0)
+        node.engine.requests.clear()
+        assert await node.is_refused(pool, node.url())
+        node.certificates.ensure_node(NODE)
+        await door.look()
+        assert await node.answer(pool, node.url()) == b"{}"
+        door.close()
+
+    async def test_a_renewed_certificate_is_shown_to_who_comes_next_and_cuts_nobody(self, node: Node) -> None:
+        door, pool, go = await self.door(node), node.gateway(), asyncio.Event()
+        node.engine.script(streamed([b"one", go, b"two"]), answered(b"{}"))
+        running = await pool.request(node.url(), "POST", "/v1/completions", [], b"{}")
+        assert b"one" in await running.read(5.0)
+        before, pair = serial_of(node.certificates.node(NODE)), node.certificates.node(NODE)
+        pair.certificate.unlink()
+        node.certificates.ensure_node(NODE)
+        assert serial_of(pair) != before
+        await door.look()
+        assert await node.answer(node.gateway(), node.url()) == b"{}"
+        go.set()
+        assert b"two" in await running.read_all(5.0, 10**6)
+        door.close()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import pytest
 from django.db import OperationalError
 
 from inference.gateway.shadow import Shadower, ShadowScores, ShadowTunables
+from inference.gateway.shadow_budget import ShadowBudget
 from inference.gateway.state import Change
+from inference.policy.decisions import PICOS_A_MICRO
 from inference.services.shadow_scores import Mirrored
 from tests.fakes.gateway import ACME, CACHE_SALT, GLOBEX, GatewayUnderTest, basic, running_gateway, until
 from tests.fakes.replica import ScriptedReplica, refused
@@ -46,11 +48,30 @@ PRICE = Change(
 
 
 class Mirroring:
-    def __init__(self, gateway: GatewayUnderTest, replicas: dict[str, ScriptedReplica], tunables: ShadowTunables) -> None:
+    def __init__(
+        self,
+        gateway: GatewayUnderTest,
+        replicas: dict[str, ScriptedReplica],
+        versions: dict[str, Any],
+        tunables: ShadowTunables,
+    ) -> None:
         self.gateway, self.replicas = gateway, replicas
         self.scores: list[Mirrored] = []
         self.carried = ShadowScores(write=self.scores.extend)
-        self.shadower = gateway.parts.shadow = Shadower(gateway.parts, self.carried, tunables)
+        self.left_micros: int = versions["shadow_max_usd_micros_left"]
+        self.budget = ShadowBudget(self.fetch, self.give_back)
+        self.shadower = gateway.parts.shadow = Shadower(gateway.parts, self.carried, self.budget, tunables)
+        # What the first request would only have wished for is there before it comes.
+        self.budget.take(versions["salt"], self.left_micros * PICOS_A_MICRO, left_micros=self.left_micros)
+        self.budget.refill()
+
+    def fetch(self, *, rollout: str, micros: int) -> int:
+        given = min(micros, self.left_micros)
+        self.left_micros -= given
+        return given
+
+    def give_back(self, *, rollout: str, micros: int) -> None:
+        self.left_micros += micros
 
     @property
     def mirrored(self) -> list[Any]:
@@ -81,7 +102,7 @@ async def mirroring(
         rows = released(versions, {label: [replica.url] for label, replica in replicas.items()})
         ours = Change(901, "terms", GLOBEX, {**(operator_terms().payload or {}), "is_operator": True})
         gateway = await stack.enter_async_context(running_gateway([*rows, ours, *more]))
-        yield Mirroring(gateway, replicas, tunables)
+        yield Mirroring(gateway, replicas, versions, tunables)
 
 
 async def test_a_request_is_mirrored_after_its_answer_and_the_two_answers_are_compared() -> None:
@@ -182,20 +203,27 @@ async def test_no_more_is_mirrored_than_may_be_spent() -> None:
         await nobody_is_mirrored(cell)
 
 
-async def test_what_was_spent_is_taken_off_what_was_told_until_more_is_told() -> None:
-    async with mirroring(PRICE, versions={**SHADOW, "shadow_max_usd_micros_left": 300}) as cell:
-        for _ in range(10):
+async def test_what_was_spent_is_taken_off_what_may_be_and_the_rest_is_given_back_by_a_drain() -> None:
+    async with mirroring(PRICE, versions={**SHADOW, "shadow_max_usd_micros_left": 400}) as cell:
+        for _ in range(20):
             await cell.gateway.post(body=basic(max_tokens=100))
             await cell.settled()
-        first = len(cell.scores)
-        assert 0 < first < 10
+            cell.budget.refill()
+        assert 0 < len(cell.scores) < 20
         spent = sum(score.cost_picos for score in cell.scores)
-        assert spent <= 300 * 1_000_000
-        urls = {label: [replica.url] for label, replica in cell.replicas.items()}
-        cell.gateway.state.apply(released({**SHADOW, "shadow_max_usd_micros_left": 301}, urls, first_id=2000)[:1])
+        assert spent <= 400 * PICOS_A_MICRO
+        cell.gateway.parts.begin_drain()
+        cell.budget.refill()
+        assert cell.left_micros * PICOS_A_MICRO <= 400 * PICOS_A_MICRO - spent < (cell.left_micros + 1) * PICOS_A_MICRO
+
+
+async def test_what_an_engine_that_died_has_done_counts_as_the_most_it_can_be() -> None:
+    async with mirroring(PRICE) as cell:
+        cell.replicas["v2"].script(refused(500, "failed"))
         await cell.gateway.post(body=basic(max_tokens=100))
         await cell.settled()
-        assert len(cell.scores) == first + 1
+        (score,) = cell.scores
+        assert score.error and score.cost_picos > 100 * PICOS_A_MICRO
 
 
 async def test_a_candidate_that_fails_is_scored_and_its_customer_has_long_been_answered() -> None:

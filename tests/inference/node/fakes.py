@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from headway.clock import FakeClock
 from headway.home import Home
+from headway.revocation import Revocations
 from inference.engines.client import EngineClient, ForcedAnswer
 from inference.engines.environments import EngineEnvironment, EngineKind
 from inference.engines.vllm import EngineLoad
@@ -165,6 +166,7 @@ class FakeLink:
         self.counts: list[Count] = []
         self.beats: list[Beat] = []
         self.num_fleet_looks = 0
+        self.num_fetched_revocations = 0
         self.asked_logs: list[str] = []
         self.logs: dict[str, str] = {}
         self.copies = NodeCopies(copies=[], needed_uris=[])
@@ -234,6 +236,9 @@ class FakeLink:
     def look_after_fleet(self) -> None:
         self.num_fleet_looks += 1
 
+    def fetch_revocations(self, revocations: Revocations) -> None:
+        self.num_fetched_revocations += 1
+
     def tell_logs(self, tail: Callable[[str], str]) -> None:
         self.logs |= {replica: tail(replica) for replica in self.asked_logs}
 
@@ -298,6 +303,7 @@ class Workshop:
             tag=f"{home.installation_id}/here",
             zone="north",
             address="",
+            revocations=Revocations(home.tls),
             launcher=lambda _kind: self.launcher,
             own_sessions=set,
             find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=EngineKind.CPU),

@@ -161,7 +161,13 @@ class BrainMachine(RuleBasedStateMachine):
         )
         self.asks[ask.id] = ask
         self.waiting.add(ask.id)
-        self.take(self.brain.submit(ask, self.now_s), ask.id)
+        decisions = self.brain.submit(ask, self.now_s)
+        self.take(decisions, ask.id)
+        own = decisions[-1]
+        if isinstance(own, Queued):
+            waiting = self.brain.snapshot(self.now_s).pools[ask.model].queued_by_tier
+            num_before = sum(number for tier, number in waiting.items() if tier <= own.tier) - 1
+            assert num_before < self.max_queued, "of all versions together"
 
     @rule(tenant=st.sampled_from(TENANTS), num=st.integers(2, 6), tier=TIERS)
     def flood(self, tenant: str, num: int, tier: Tier) -> None:

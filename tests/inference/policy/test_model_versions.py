@@ -16,6 +16,7 @@ from inference.policy.decisions import (
     Reason,
     Refused,
     ReplicaSpec,
+    Tier,
     Usage,
 )
 from inference.policy.split import MILLION, Versions, choose
@@ -125,6 +126,36 @@ def test_what_the_candidates_full_queue_would_refuse_the_stable_version_takes() 
     assert replica_of(cell.of("v2")) == "b"
     assert isinstance(cell.of("v2"), Queued)
     assert replica_of(cell.of("v2")) == "a"
+
+
+def test_so_many_wait_as_may_for_the_model_whatever_their_versions() -> None:
+    cell = Release(replace(CANARY, pinned=frozenset({"v0"})), spec("a", "v1", 1), spec("b", "v2", 1), max_queued=4)
+    for version in ("v1", "v2"):
+        cell.of(version)
+    waiting = [cell.of("v2"), cell.of("v2"), cell.of("v1"), cell.of("v1")]
+    assert all(isinstance(each, Queued) for each in waiting)
+    for refused in (cell.of("v1"), cell.of("v2"), cell.ask(version="v2")):
+        assert isinstance(refused, Refused) and refused.reason is Reason.QUEUE_FULL
+    assert cell.brain.snapshot(0.0).queued == 4
+
+
+def test_half_of_those_who_wait_are_the_stable_versions_alone_and_the_candidates_go_there_then() -> None:
+    cell = Release(CANARY, A, spec("b", "v2", 1), max_queued=4)
+    assert replica_of(cell.of("v2")) == "b"
+    assert [type(cell.of("v2")) for _ in range(2)] == [Queued, Queued]
+    assert replica_of(cell.of("v2")) == "a", "two wait for the candidate: the next is served by the stable version"
+    refused = cell.ask(version="v2")
+    assert isinstance(refused, Refused) and refused.reason is Reason.QUEUE_FULL
+    assert replica_of(cell.of("v1")) == "a"
+    assert [type(cell.of("v1")) for _ in range(3)] == [Queued, Queued, Refused]
+
+
+def test_patient_work_of_another_version_keeps_no_urgent_request_out() -> None:
+    cell = Release(CANARY, spec("a", "v1", 1), spec("b", "v2", 1), max_queued=2)
+    for version in ("v1", "v2"):
+        cell.of(version)
+    assert [type(cell.of(version, tier=Tier.BATCH)) for version in ("v1", "v2", "v1")] == [Queued, Queued, Refused]
+    assert isinstance(cell.of("v1", tier=Tier.INTERACTIVE), Queued)
 
 
 def test_what_waits_too_long_for_the_candidate_is_served_by_the_stable_version_if_that_can() -> None:
