@@ -55,13 +55,20 @@ class GateRow:
 
 
 @dataclass(frozen=True)
+class EventRow:
+    event: Any
+    gates: list[GateRow]
+    """What it was decided on."""
+
+
+@dataclass(frozen=True)
 class RolloutPage:
     view: RolloutView
     tone: str
     gates: list[GateRow]
     asked: str
     seen: str
-    events: list[Any]
+    events: list[EventRow]
 
     @property
     def is_moving(self) -> bool:
@@ -81,11 +88,15 @@ def rollout_page(rollout: Any) -> RolloutPage:
     return RolloutPage(
         view=view,
         tone=TONES.get(rollout.state, ""),
-        gates=[_gate(finding) for finding in view.findings],
+        gates=_gates(view.findings),
         asked=f"{rollout.share_ppm / 10_000:g} %",
         seen=_seen(view.seen) if rollout.share_ppm else "no request goes there",
-        events=events_of(rollout),
+        events=[EventRow(event, _gates((event.evidence or {}).get("findings", []))) for event in events_of(rollout)],
     )
+
+
+def _gates(findings: list[dict[str, Any]]) -> list[GateRow]:
+    return [_gate(finding) for finding in findings]
 
 
 def _gate(finding: Mapping[str, Any]) -> GateRow:

@@ -18,8 +18,12 @@ function format(value, unit) {
   return short ? `${+(value / short[0]).toFixed(1)}${short[1]}` : `${+value.toFixed(2)}`;
 }
 
+const HEIGHT = 260;
+
 function draw(box) {
-  const { times, series, unit, stack, zone, step_s: stepS } = JSON.parse(document.getElementById(box.dataset.chart).textContent);
+  const { times, series, unit, stack, zone, step_s: stepS, height = HEIGHT } = JSON.parse(
+    document.getElementById(box.dataset.chart).textContent,
+  );
   const isDark = document.documentElement.classList.contains("dark");
   const colours = isDark ? DARK_COLOURS : COLOURS;
   const ink = isDark ? "#a1a1aa" : "#52525b";
@@ -29,11 +33,18 @@ function draw(box) {
   const bars = uPlot.paths.bars({ size: [0.7, 48], align: 1, radius: 0.15 });
   // The highest stack is drawn first, so that each lower one stands before it.
   const order = series.map((_, at) => at).reverse();
+  const colourOf = (at) => colours[(series[at].colour ?? at) % colours.length];
+  // A target is a dashed line without points; where many steps are, only those that stand alone have a point.
+  const lookOf = (at) => {
+    if (stack) return { fill: colourOf(at), width: 0, paths: bars, points: { show: false } };
+    if (series[at].is_target) return { width: 1.5, dash: [6, 4], points: { show: false } };
+    return { width: 2, paths: uPlot.paths.spline(), points: { show: times.length > 48 ? undefined : true, size: 5 } };
+  };
   box.replaceChildren();
   const plot = new uPlot(
     {
       width: box.clientWidth,
-      height: 260,
+      height,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), zone),
       cursor: { drag: { x: false, y: false } },
       legend: { show: false },
@@ -42,27 +53,23 @@ function draw(box) {
         { stroke: ink, grid: { show: false }, ticks: grid, font: "12px system-ui" },
         { stroke: ink, grid, ticks: { show: false }, size: 64, font: "12px system-ui", values: (_u, ticks) => ticks.map((t) => format(t, unit)) },
       ],
-      series: [
-        {},
-        ...order.map((at) => ({
-          label: series[at].name,
-          stroke: colours[at % colours.length],
-          fill: stack ? colours[at % colours.length] : undefined,
-          width: stack ? 0 : 2,
-          paths: stack ? bars : uPlot.paths.spline(),
-          points: { show: !stack, size: 5 },
-        })),
-      ],
+      series: [{}, ...order.map((at) => ({ label: series[at].name, stroke: colourOf(at), ...lookOf(at) }))],
     },
     [times, ...order.map((at) => shown[at])],
     box,
   );
-  new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: 260 })).observe(box);
+  new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height })).observe(box);
+  drawn.add(box);
 }
 
+// What another part of the page brings leaves the charts that stand as they are.
+const drawn = new WeakSet();
+function drawNew() {
+  for (const box of document.querySelectorAll("[data-chart]")) if (!drawn.has(box)) draw(box);
+}
 function drawAll() {
   for (const box of document.querySelectorAll("[data-chart]")) draw(box);
 }
 drawAll();
-document.addEventListener("htmx:after:swap", drawAll);
+document.addEventListener("htmx:after:swap", drawNew);
 new MutationObserver(drawAll).observe(document.documentElement, { attributes: true, attributeFilter: ["class"] });
