@@ -102,18 +102,26 @@ def _gates(findings: list[dict[str, Any]]) -> list[GateRow]:
 def _gate(finding: Mapping[str, Any]) -> GateRow:
     unit = finding["unit"]
     outcome, tone = OUTCOMES[finding["outcome"]]
-    low, high = (_number(finding[end], unit) for end in ("low", "high"))
     return GateRow(
         name=finding["gate"],
         outcome=outcome,
         tone=tone,
         stable=_number(finding["stable"], unit),
         candidate=_number(finding["candidate"], unit),
-        interval=f"{low} to {high}" if finding["low"] is not None or finding["high"] is not None else "–",
+        interval=_interval(finding["low"], finding["high"], unit),
         limit=_number(finding["limit"], unit),
         samples=f"{finding['stable_samples']:,} / {finding['candidate_samples']:,}",
         reason=finding["reason"],
     )
+
+
+def _interval(low: float | None, high: float | None, unit: str) -> str:
+    """The unit once; an end that is not known is a dash."""
+    if low is None and high is None:
+        return "–"
+    last = _number(high, unit)
+    first = _number(low, unit)
+    return f"{first.split()[0] if high is not None else first} to {last}"
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -35,7 +35,8 @@ def _page(request: HttpRequest, *, posted: PoolForm | None = None, pool_id: int 
     found = pools_overview(brain_seen_now())
     panels = [PoolPanel(one, posted if posted and one.id == pool_id else PoolForm.of(one.pool)) for one in found]
     charts = pool_charts(found, request.GET, timezone.now())
-    return render(request, "operator/pools.html", {"panels": panels, "charts": charts}, status=400 if posted else 200)
+    shown = {"panels": panels, "charts": charts, "has_starts": any(one.starts for one in found)}
+    return render(request, "operator/pools.html", shown, status=400 if posted else 200)
 
 
 @require_POST

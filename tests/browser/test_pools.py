@@ -104,8 +104,10 @@ def test_a_pool_is_changed_and_what_may_not_be_is_told_beside_its_field(
     page = open_browser("pool-operator").page
     page.goto("/operator/pools/")
     panel = page.get_by_role("region", name="pooled", exact=True)
-    starts = panel.get_by_role("region", name="Starts of pooled").get_by_role("row").nth(1)
-    expect(starts).to_contain_text(re.compile(r"v1\s*n1\s*0\.5\s*1\.0\s*2\.5\s*0\.25\s*4\.25"))
+    starts = page.get_by_role("region", name="Last starts of each pool")
+    expect(starts.get_by_role("row", name=re.compile("pooled v1"))).to_contain_text(
+        re.compile(r"n1\s*0\.5\s*1\.0\s*2\.5\s*0\.25\s*4\.25")
+    )
     panel.get_by_label("Autoscaled").check()
     panel.get_by_label("Least").fill("3")
     panel.get_by_label("Most").fill("2")
