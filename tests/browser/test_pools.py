@@ -95,13 +95,15 @@ def test_what_the_dispatcher_saw_is_drawn_and_told_as_numbers(
     ink(page, charts=5)
     expect(page).to_have_url(re.compile(r"range=day"))
     page.get_by_label("Pool of").select_option("pooled")
-    expect(page.get_by_text("Nothing was seen of pooled in this time")).to_be_visible()
+    expect(page).to_have_url(re.compile(f"pool={pools[0]}&"))
+    expect(table).to_have_count(0)
 
 
 def test_a_pool_is_changed_and_what_may_not_be_is_told_beside_its_field(
     site: Site, pools: tuple[int, int], open_browser: Callable[..., Person]
 ) -> None:
-    page = open_browser("pool-operator").page
+    person = open_browser("pool-operator")
+    page = person.page
     page.goto("/operator/pools/")
     panel = page.get_by_role("region", name="pooled", exact=True)
     starts = page.get_by_role("region", name="Last starts of each pool")
@@ -113,6 +115,8 @@ def test_a_pool_is_changed_and_what_may_not_be_is_told_beside_its_field(
     panel.get_by_label("Most").fill("2")
     panel.get_by_role("button", name="Save").click()
     expect(panel.get_by_role("alert").first).to_be_visible()
+    assert all("400 (Bad Request)" in each for each in person.complaints), "that it was refused, and nothing else"
+    person.complaints.clear()
     panel.get_by_label("Most").fill("4")
     panel.get_by_role("button", name="Save").click()
     expect(page.locator("#toasts")).to_contain_text("pooled: gateways and the autoscaler know within seconds")
