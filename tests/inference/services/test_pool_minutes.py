@@ -52,7 +52,8 @@ def test_minutes_are_joined_to_steps_and_one_that_nobody_saw_is_empty() -> None:
 
 
 def test_without_a_dispatcher_or_without_the_pool_in_its_frame_nothing_is_kept() -> None:
-    for shown in (None, {}, {"pools": {}, "scaling": {}}, {"pools": {"other": {}}, "scaling": {}}):
+    frames: list[dict[str, Any] | None] = [None, {}, {"pools": {}, "scaling": {}}, {"pools": {"other": {}}, "scaling": {}}]
+    for shown in frames:
         assert note_minutes(shown=shown, now=NOON) == 0
     assert not PoolMinute.objects.exists()
 
