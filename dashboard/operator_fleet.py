@@ -1,5 +1,6 @@
 """The fleet as operators see it: zones, nodes, replicas; what one of each can be told to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from inference.services.fleet_reads import (
 )
 from inference.services.fleet_reads import demand as all_demand
 from inference.services.log_tails import Told, log_of
+from inference.services.pool_seen import PoolNow, pool_now
+from inference.services.replica_starts import StartParts, newest_start
 from inference.services.zones import Capacity, capacity_without
 
 TONES = {
@@ -33,9 +36,24 @@ TONES = {
 
 
 @dataclass(frozen=True)
+class DemandRow:
+    it: Demand
+    now: PoolNow | None
+    """By the dispatcher, which knows of engines by URL, too; None: it does not answer."""
+
+    @property
+    def running(self) -> int:
+        return self.it.running if self.now is None else self.now.in_flight
+
+    @property
+    def queued(self) -> int | None:
+        return None if self.now is None else sum(self.now.queued.values())
+
+
+@dataclass(frozen=True)
 class FleetPage:
     zones: list[ZoneView]
-    demand: list[Demand]
+    demand: list[DemandRow]
 
     @property
     def num_nodes(self) -> int:
@@ -57,10 +75,13 @@ class ZonePage:
 class ReplicaPage:
     replica: ReplicaView
     log: Told
+    start: StartParts | None
+    """How its engine came up last; None: nobody saw it."""
 
 
-def fleet_page() -> FleetPage:
-    return FleetPage(zones=fleet_by_zone(), demand=all_demand())
+def fleet_page(shown: Mapping[str, Any] | None) -> FleetPage:
+    """`shown`: what the dispatcher shows; None: it does not answer."""
+    return FleetPage(zones=fleet_by_zone(), demand=[DemandRow(each, pool_now(shown, each.model)) for each in all_demand()])
 
 
 def zone_page(name: str) -> ZonePage:
@@ -84,4 +105,4 @@ def replica_page(replica_id: str) -> ReplicaPage:
     found: Any = replica_view(replica_id)
     if found is None:
         raise Http404("there is no such replica")
-    return ReplicaPage(found, log_of(replica_id))
+    return ReplicaPage(found, log_of(replica_id), newest_start(replica_id))

@@ -55,13 +55,20 @@ class GateRow:
 
 
 @dataclass(frozen=True)
+class EventRow:
+    event: Any
+    gates: list[GateRow]
+    """What it was decided on."""
+
+
+@dataclass(frozen=True)
 class RolloutPage:
     view: RolloutView
     tone: str
     gates: list[GateRow]
     asked: str
     seen: str
-    events: list[Any]
+    events: list[EventRow]
     is_own: bool
     """Who looks made it: somebody else approves it, where two persons are asked for."""
 
@@ -88,29 +95,41 @@ def rollout_page(rollout: Any, *, actor: str) -> RolloutPage:
     return RolloutPage(
         view=view,
         tone=TONES.get(rollout.state, ""),
-        gates=[_gate(finding) for finding in view.findings],
+        gates=_gates(view.findings),
         asked=f"{rollout.share_ppm / 10_000:g} %",
         seen=_seen(view.seen) if rollout.share_ppm else "no request goes there",
-        events=events_of(rollout),
+        events=[EventRow(event, _gates((event.evidence or {}).get("findings", []))) for event in events_of(rollout)],
         is_own=rollout.created_by == actor,
     )
+
+
+def _gates(findings: list[dict[str, Any]]) -> list[GateRow]:
+    return [_gate(finding) for finding in findings]
 
 
 def _gate(finding: Mapping[str, Any]) -> GateRow:
     unit = finding["unit"]
     outcome, tone = OUTCOMES[finding["outcome"]]
-    low, high = (_number(finding[end], unit) for end in ("low", "high"))
     return GateRow(
         name=finding["gate"],
         outcome=outcome,
         tone=tone,
         stable=_number(finding["stable"], unit),
         candidate=_number(finding["candidate"], unit),
-        interval=f"{low} to {high}" if finding["low"] is not None or finding["high"] is not None else "–",
+        interval=_interval(finding["low"], finding["high"], unit),
         limit=_number(finding["limit"], unit),
         samples=f"{finding['stable_samples']:,} / {finding['candidate_samples']:,}",
         reason=finding["reason"],
     )
+
+
+def _interval(low: float | None, high: float | None, unit: str) -> str:
+    """The unit once; an end that is not known is a dash."""
+    if low is None and high is None:
+        return "–"
+    last = _number(high, unit)
+    first = _number(low, unit)
+    return f"{first.split()[0] if high is not None else first} to {last}"
 
 
 def _number(value: float | None, unit: str) -> str:

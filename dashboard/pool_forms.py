@@ -18,7 +18,7 @@ class PoolForm(forms.Form):
     max_replicas = _number("Most")
     warm_replicas = _number("Warm", "Beside those that serve, ready to serve at once.")
     idle_before_zero_s = _number("Idle before zero, seconds")
-    hold_limit_s = _number("A request waits for a start, seconds")
+    hold_limit_s = _number("Hold limit, seconds", "So long a request waits for a start.")
 
     @classmethod
     def of(cls, pool: Any, **more: Any) -> "PoolForm":

@@ -281,4 +281,4 @@ def new_replica_id() -> str:
 
 
 # Django looks for models here.
-from inference.scaling_models import ReplicaStart, ScaleDecision, ScaleMemory, WakeUp  # noqa: E402, F401
+from inference.scaling_models import PoolMinute, ReplicaStart, ScaleDecision, ScaleMemory, WakeUp  # noqa: E402, F401

@@ -1,4 +1,5 @@
-"""What scaling keeps: decisions with their reasons, what the autoscaler remembers, who asked for a wake-up, how starts went."""
+"""What is kept of pools: decisions with their reasons, what the autoscaler remembers, who asked for a wake-up, how starts went,
+how each minute went."""
 
 from django.db import models
 
@@ -63,3 +64,17 @@ class ReplicaStart(models.Model):
 
     def __str__(self) -> str:
         return f"start of {self.replica}"
+
+
+class PoolMinute(models.Model):
+    """How one pool did in one minute, by what the dispatcher showed of it at each look (services/pool_minutes.py)."""
+
+    pool = models.ForeignKey("inference.Pool", on_delete=models.CASCADE, related_name="minutes")
+    at = models.DateTimeField(db_index=True, help_text="when the minute began")
+    figures = models.JSONField(default=dict, help_text="by name: [looks that knew it, their sum, the most]")
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("pool", "at"), name="one_row_per_pool_and_minute"),)
+
+    def __str__(self) -> str:
+        return f"{self.pool_id} at {self.at}"

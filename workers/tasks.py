@@ -10,6 +10,7 @@ from inference.selectors import brain_seen_now, has_autoscaled_pools
 from inference.services import fleet_sweep
 from inference.services.autoscaling import autoscale_pools
 from inference.services.evals.runs import start_next
+from inference.services.pool_minutes import note_minutes
 from inference.services.rollouts.ticking import tick
 from inference.services.scale_decisions import forget_old_scaling
 from inference.services.shadow_scores import forget_old_scores
@@ -107,6 +108,11 @@ def wake_sleeping_pools() -> None:
 def look_at_pools() -> None:
     if has_autoscaled_pools():
         autoscale_pools(shown=brain_seen_now())
+
+
+@app.task
+def note_pools() -> None:
+    note_minutes(shown=brain_seen_now())
 
 
 @app.task

@@ -122,8 +122,18 @@ def ms(value: float | None) -> str:
 
 
 @register.filter
+def seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.2f} s"
+
+
+_DECIMALS = {"ratio": 3, "mean": 1}
+
+
+@register.filter
 def amount(value: Any, unit: str) -> str:
-    """As numbers of that unit are shown: "usd" (micro-dollars), "ms", or a count."""
+    """As numbers of that unit are shown: "usd" (micro-dollars), "ms", "ratio" (0 to 1), "mean" (of counts), or a count."""
+    if unit in _DECIMALS:
+        return "–" if value is None else f"{value:,.{_DECIMALS[unit]}f}"
     return usd(value) if unit == "usd" else ms(value) if unit == "ms" else thousands(value)
 
 

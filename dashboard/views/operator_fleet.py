@@ -8,6 +8,7 @@ from dashboard.confirming import is_confirmed
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.operator_fleet import TONES, fleet_page, node_named, replica_page, zone_page
 from dashboard.telling import telling
+from inference.selectors import brain_seen_now
 from inference.services.log_tails import ask_for_log
 from inference.services.lost_nodes import forget_node
 from inference.services.moving import drain_replica, restart_replica
@@ -18,7 +19,7 @@ from inference.services.zones import drain_zone, undrain_zone
 @require_GET
 @operators_only
 def fleet(request: HttpRequest) -> HttpResponse:
-    return render(request, "operator/fleet.html", {"page": fleet_page(), "tones": TONES})
+    return render(request, "operator/fleet.html", {"page": fleet_page(brain_seen_now()), "tones": TONES})
 
 
 @require_GET

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard.form_errors import tell
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.paging import by_id
+from dashboard.pool_charts import pool_charts
 from dashboard.pool_forms import PoolForm
 from headway.errors import HeadwayError
 from inference.selectors import brain_seen_now
@@ -32,7 +34,9 @@ def pools(request: HttpRequest) -> HttpResponse:
 def _page(request: HttpRequest, *, posted: PoolForm | None = None, pool_id: int | None = None) -> HttpResponse:
     found = pools_overview(brain_seen_now())
     panels = [PoolPanel(one, posted if posted and one.id == pool_id else PoolForm.of(one.pool)) for one in found]
-    return render(request, "operator/pools.html", {"panels": panels}, status=400 if posted else 200)
+    charts = pool_charts(found, request.GET, timezone.now())
+    shown = {"panels": panels, "charts": charts, "has_starts": any(one.starts for one in found)}
+    return render(request, "operator/pools.html", shown, status=400 if posted else 200)
 
 
 @require_POST

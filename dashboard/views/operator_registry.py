@@ -12,11 +12,12 @@ from django.views.decorators.http import require_GET, require_POST
 from billing.selectors import list_prices
 from dashboard.confirming import is_confirmed
 from dashboard.operator_area import actor_of, operators_only
+from dashboard.operator_registry import compared_rows
 from dashboard.rollout_forms import RetireForm
 from dashboard.telling import telling
 from headway.errors import NotFound
 from inference.selectors import weight_copies
-from inference.services.registry_reads import ModelPage, compared, model_page, model_rows
+from inference.services.registry_reads import ModelPage, model_page, model_rows
 from inference.services.weight_copies import stage_version
 from tenants.services.alerts import announce_version_retirement
 
@@ -35,10 +36,11 @@ def model(request: HttpRequest, model: int) -> HttpResponse:
     now = timezone.now()
     copies = weight_copies(now, model=page.model.public_id)
     shown["copies"] = [(copy, now - timedelta(seconds=copy.since_s)) for copy in copies]
-    labels = [row.label for row in page.rows]
+    rows = {row.label: row for row in page.rows}
     before, after = request.GET.get("before", ""), request.GET.get("after", "")
-    if before in labels and after in labels:
-        shown |= {"before": before, "after": after, "differences": compared(page.model, before, after)}
+    if before in rows and after in rows:
+        differences = compared_rows(page.model, rows[before], rows[after], shown["price"])
+        shown |= {"before": before, "after": after, "differences": differences}
     return render(request, "operator/model.html", shown)
 
 

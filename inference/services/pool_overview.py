@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from inference.models import Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.scaling_models import ScaleDecision, WakeUp
+from inference.services.pool_seen import PoolNow, pool_now
 from inference.services.registry import targets_ms
 from inference.services.replica_starts import StartParts, last_starts
 from inference.services.version_labels import version_label
@@ -47,20 +48,18 @@ class PoolOverview:
     starting: int
     draining: int
     failed: int
-    is_seen: bool
-    """The dispatcher answered for it; else what follows is not known."""
-    in_flight: int = 0
+    now: PoolNow | None = None
+    """What the dispatcher shows of it; None: that is not known."""
     tiers: list[TierRow] = field(default_factory=list)
-    inter_token_ms: float | None = None
-    """Mean over replicas, while no prompt was read there."""
-    batch_caps: str = ""
-    kv_percent: float | None = None
-    jain_index: float | None = None
-    parked: int = 0
     starts: list[StartParts] = field(default_factory=list)
     woken_at: Any = None
     """Since when a request waits for it to wake; None: none does."""
     not_woken: str = ""
+
+    @property
+    def batch_caps(self) -> str:
+        caps = self.now.caps if self.now else []
+        return "" if not caps else str(caps[0]) if caps[0] == caps[-1] else f"{caps[0]} to {caps[-1]}"
 
 
 def pools_overview(seen: Mapping[str, Any] | None) -> list[PoolOverview]:
@@ -86,8 +85,6 @@ def _overview(
     pool: Pool, states: Counter[str], wanted: int, wake_up: WakeUp | None, seen: Mapping[str, Any] | None
 ) -> PoolOverview:
     model = pool.model.public_id
-    queue = (seen or {}).get("pools", {}).get(model)
-    scaling = (seen or {}).get("scaling", {}).get(model)
     return PoolOverview(
         id=pool.pk,
         model=model,
@@ -100,35 +97,22 @@ def _overview(
         starting=sum(states[state] for state in STARTING),
         draining=states[_S.DRAINING],
         failed=states[_S.FAILED],
-        is_seen=queue is not None,
-        tiers=_tiers(pool, queue or {}, scaling or {}),
+        now=(now := pool_now(seen, model)),
+        tiers=_tiers(pool, now),
         starts=last_starts(pool, limit=MAX_STARTS),
         woken_at=wake_up.asked_at if wake_up else None,
         not_woken=wake_up.refused if wake_up else "",
-        **(_seen(queue, scaling or {}) if queue is not None else {}),
     )
 
 
-def _tiers(pool: Pool, queue: Mapping[str, Any], scaling: Mapping[str, Any]) -> list[TierRow]:
-    ttfts, queued = scaling.get("ttft_s_by_tier", {}), queue.get("queued_by_tier", {})
-    rows = []
-    for tier, target in targets_of(targets_ms(pool)).items():
-        name = tier.name.lower()
-        ttft_ms = round(ttfts[name] * 1000, 1) if name in ttfts else None
-        rows.append(TierRow(name, queued.get(name, 0), target.ttft_s * 1000, target.inter_token_s * 1000, ttft_ms))
-    return rows
-
-
-def _seen(queue: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
-    replicas = scaling.get("replicas", {}).values()
-    gaps = [one["inter_token_s"] for one in replicas if one["inter_token_s"] is not None]
-    kv = [one["kv_used_ratio"] for one in replicas if one["kv_used_ratio"] is not None]
-    caps = sorted(queue["caps"].values())
-    return {
-        "in_flight": queue["in_flight"],
-        "parked": queue["parked"],
-        "jain_index": round(queue["jain_index"], 3),
-        "inter_token_ms": round(sum(gaps) / len(gaps) * 1000, 1) if gaps else None,
-        "kv_percent": round(sum(kv) / len(kv) * 100, 1) if kv else None,
-        "batch_caps": "" if not caps else str(caps[0]) if caps[0] == caps[-1] else f"{caps[0]} to {caps[-1]}",
-    }
+def _tiers(pool: Pool, now: PoolNow | None) -> list[TierRow]:
+    return [
+        TierRow(
+            name=(name := tier.name.lower()),
+            queued=now.queued.get(name, 0) if now else 0,
+            target_ttft_ms=target.ttft_s * 1000,
+            target_inter_token_ms=target.inter_token_s * 1000,
+            ttft_ms=now.ttft_ms.get(name) if now else None,
+        )
+        for tier, target in targets_of(targets_ms(pool)).items()
+    ]

@@ -65,6 +65,11 @@ def last_starts(pool: Pool, *, limit: int = 5) -> list[StartParts]:
     return [parts_of(row) for row in ReplicaStart.objects.filter(pool=pool).order_by("-id")[:limit]]
 
 
+def newest_start(replica_id: str) -> StartParts | None:
+    row = ReplicaStart.objects.filter(replica=replica_id).order_by("-id").first()
+    return None if row is None else _parts(row)
+
+
 def forget_old_starts(*, now: datetime) -> int:
     return ReplicaStart.objects.filter(staging_at__lt=now - KEEP).delete()[0]
 

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from inference.models import Pool
 from inference.scaling_models import ScaleDecision
+from inference.services.pool_minutes import forget_old_minutes
 from inference.services.replica_starts import forget_old_starts
 
 KEEP = timedelta(days=14)
@@ -42,6 +43,7 @@ def record_decision(
 
 
 def forget_old_scaling(*, now: datetime | None = None) -> int:
-    """Decisions, and starts of replicas. Returns how many rows."""
+    """Decisions, starts of replicas, minutes of pools. Returns how many rows."""
     now = now or timezone.now()
-    return ScaleDecision.objects.filter(at__lt=now - KEEP).delete()[0] + forget_old_starts(now=now)
+    decisions = ScaleDecision.objects.filter(at__lt=now - KEEP).delete()[0]
+    return decisions + forget_old_starts(now=now) + forget_old_minutes(now=now)

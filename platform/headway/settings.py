@@ -132,6 +132,7 @@ CELERY_BEAT_SCHEDULE = {
     "weights": {"task": "workers.tasks.stage_weights", "schedule": 20.0},
     "wake-ups": {"task": "workers.tasks.wake_sleeping_pools", "schedule": 1.0},
     "autoscaler": {"task": "workers.tasks.look_at_pools", "schedule": AUTOSCALE_S},
+    "charts of pools": {"task": "workers.tasks.note_pools", "schedule": 10.0},
     "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
 }
 

@@ -10,8 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from dashboard.views import operator_fleet
 from inference.fleet_models import LogTail, ReplicaLoad, ZoneDrain
 from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.scaling_models import ReplicaStart
 from inference.services.lost_nodes import look_for_lost_nodes
 from tenants.models import AuditEntry
 from tests.dashboard.operators import client, operator
@@ -34,6 +36,11 @@ def replicas() -> list[Replica]:
     values = {"running": 3, "waiting": 1, "kv_used_ratio": 0.25, "tokens_per_s": 120.0, "prefix_hit_ratio": 0.5}
     ReplicaLoad.objects.create(replica=made[0].id, epoch=0, at=timezone.now(), **values)
     return made
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_fleet, "brain_seen_now", lambda: None)
 
 
 def addresses(replica: str) -> tuple[str, ...]:
@@ -92,6 +99,32 @@ def test_each_replica_is_shown_where_it_is_with_what_it_does(replicas: list[Repl
         assert part in shown, part
     assert all(replica.id in shown for replica in replicas)
     assert "3 (9.4 %)" in shown  # of two times sixteen slots
+
+
+def test_what_waits_at_the_dispatcher_is_shown_beside_capacity(
+    replicas: list[Replica], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "3 (9.4 %) – 1" in text_of(client.get("/operator/fleet/")), "not known, and not none"
+    queue = {"in_flight": 8, "parked": 0, "jain_index": 1.0, "queued_by_tier": {"interactive": 5, "batch": 2}, "caps": {}}
+    monkeypatch.setattr(operator_fleet, "brain_seen_now", lambda: {"pools": {"m": queue}, "scaling": {}})
+    assert "8 (25.0 %) 7 1" in text_of(client.get("/operator/fleet/"))
+
+
+def test_a_replicas_page_breaks_its_last_start_down(replicas: list[Replica], client: Client) -> None:
+    address, asked_at = f"/operator/fleet/replicas/{replicas[0].id}/", timezone.now() - timedelta(minutes=1)
+    assert "Its last start" not in text_of(client.get(address))
+    after_s = {"requested_at": 0.0, "staging_at": 0.5, "starting_at": 1.5, "certifying_at": 4.0, "up_at": 4.25}
+    moments = {name: asked_at + timedelta(seconds=each) for name, each in after_s.items()}
+    ReplicaStart.objects.create(replica=replicas[0].id, pool=replicas[0].pool, version="v1", node="n1", **moments)
+    shown = text_of(client.get(address))
+    for part in (
+        "Place: until its agent had it 0.50 s",
+        "Stage: until its weights were there 1.00 s",
+        "2.50 s",
+        "0.25 s",
+        "4.25 s",
+    ):
+        assert part in shown, part
 
 
 def test_a_load_of_an_earlier_start_or_of_long_ago_is_not_shown(replicas: list[Replica], client: Client) -> None:

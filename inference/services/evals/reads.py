@@ -133,6 +133,14 @@ def comparable_runs(run: EvalRun) -> QuerySet[EvalRun]:
     return eval_runs().filter(eval_set=run.eval_set_id, cases_done__gt=0).exclude(pk=run.pk)
 
 
+def newest_done(version_ids: Iterable[int]) -> dict[tuple[int, int], EvalRun]:
+    """By set and version: the newest run that is done of each."""
+    rows = EvalRun.objects.filter(state=EvalState.DONE, version__in=version_ids)
+    newest = rows.values("eval_set", "version").annotate(newest=Max("id")).values("newest")
+    runs = eval_runs().filter(pk__in=newest)
+    return {(run.eval_set_id, run.version_id): run for run in runs if run.version_id is not None}
+
+
 def compared(new: EvalRun, old: EvalRun) -> Comparison:
     """Raises InvalidInput for runs of different sets."""
     return _comparison(new, old, paired_counts(new, old))

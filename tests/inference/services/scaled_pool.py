@@ -75,3 +75,21 @@ def shown(
         "replicas": replicas,
     }
     return {"holder": "d", "epoch": 1, "scaling": {"m": of_pool}}
+
+
+def shown_busy(*, ttft_s: float = 0.75, waiting: int = 2, jain_index: float = 0.987) -> dict[str, Any]:
+    """The whole of what a dispatcher would show of it with one ready replica, which has three of its slots taken."""
+    (replica,) = Replica.objects.filter(state=ReplicaState.READY).values_list("id", flat=True)
+    queue = {
+        "in_flight": 3,
+        "queued": waiting,
+        "capacity": 16,
+        "queued_by_tier": {"interactive": waiting, "standard": 0, "batch": 0},
+        "in_flight_by_replica": {replica: 3},
+        "caps": {replica: 16},
+        "parked": 1,
+        "jain_index": jain_index,
+    }
+    frame = shown(in_flight={replica: 3})
+    frame["scaling"]["m"]["ttft_s_by_tier"] = {"interactive": ttft_s, "standard": 0.2}
+    return frame | {"pools": {"m": queue}}
