@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.models import Replica, ReplicaState
+from inference.models import ModelVersion, Replica, ReplicaState
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Held:
 
 
 class CellLauncher(Protocol):
-    def place(self, *, default_node: str = "", not_on: str = "") -> Place:
-        """Where one more may go: not on the node `not_on`; on `default_node` where no machine is known yet.
+    def place(self, *, version: ModelVersion, default_node: str = "", not_on: str = "", rather_on: str = "") -> Place:
+        """Where one more of the version may go: not on the node `not_on`, on `rather_on` if that can take it; on
+        `default_node` where no machine is known yet.
 
         Raises NoNodeHasRoom.
         """

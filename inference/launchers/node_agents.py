@@ -5,30 +5,39 @@ from collections.abc import Collection, Sequence
 
 from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import Held, Place
-from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.models import ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes
+from inference.services.node_fit import holders, why_not
 from inference.services.replicas import LIVE_STATES, advance, publish_replica
+
+NODES_NAMED = 8
+"""In the words of a refusal."""
 
 
 class NodeAgents:
-    def place(self, *, default_node: str = "", not_on: str = "") -> Place:
-        """The live node with the fewest, zones evened out first."""
+    def place(self, *, version: ModelVersion, default_node: str = "", not_on: str = "", rather_on: str = "") -> Place:
+        """Of the live nodes that can run it and have room: the zone with the fewest of this version, there one that holds its
+        weights, then the zone and the node with the fewest of all."""
         alive = list(live_nodes())
         if not alive:
             if default_node:
                 return Place(default_node, "")
             raise NoNodeHasRoom("no node agent is alive", param="replicas")
-        load = wanted_by_node()
-        fits = [node for node in alive if node.name != not_on and has_room(node, load)]
+        load, held = wanted_by_node(), holders(version)
+        others = [node for node in alive if node.name != not_on]
+        problems = {node.name: _problem(node, version, load) for node in others}
+        fits = [node for node in others if not problems[node.name]]
         if not fits:
+            told = "; ".join(f"{name}: {why}" for name, why in sorted(problems.items())[:NODES_NAMED]) or "it is the only one"
             other = f" beside {not_on}" if not_on else ""
-            raise NoNodeHasRoom(
-                f"no node{other} has room for a further replica: all that are alive are full or cordoned", param="replicas"
-            )
-        by_zone: Counter[str] = Counter()
-        for node in alive:
-            by_zone[node.zone] += load[node.name]
-        best = min(fits, key=lambda node: (by_zone[node.zone], load[node.name], node.name))
+            raise NoNodeHasRoom(f"no node{other} has room for a further replica of {version}: {told}", param="replicas")
+        own, by_zone = _by_zone(alive, wanted_by_node(version)), _by_zone(alive, load)
+
+        def rank(node: NodeHeartbeat) -> tuple[object, ...]:
+            is_even = own[node.zone], node.name not in held, by_zone[node.zone], load[node.name]
+            return node.name != rather_on, *is_even, node.name
+
+        best = min(fits, key=rank)
         return Place(best.name, best.zone)
 
     def start(self, replica: Replica) -> None:
@@ -48,9 +57,25 @@ class NodeAgents:
         return [Held(row.id, row.node, row.zone, ReplicaState(row.state), row.is_wanted) for row in rows]
 
 
-def wanted_by_node() -> Counter[str]:
-    """How many wanted replicas each node has."""
+def _problem(node: NodeHeartbeat, version: ModelVersion, load: Counter[str]) -> str:
+    """Why it does not go there; empty if it can."""
+    if node.is_cordoned:
+        return "cordoned"
+    return why_not(node, version.engine_environment) or ("" if has_room(node, load) else "full")
+
+
+def _by_zone(nodes: Sequence[NodeHeartbeat], by_node: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for node in nodes:
+        found[node.zone] += by_node[node.name]
+    return found
+
+
+def wanted_by_node(version: ModelVersion | None = None) -> Counter[str]:
+    """How many wanted replicas each node has; with a version, of that one."""
     rows = Replica.objects.filter(is_wanted=True, state__in=LIVE_STATES).exclude(node="")
+    if version is not None:
+        rows = rows.filter(version=version)
     return Counter(rows.values_list("node", flat=True))
 
 

@@ -4,7 +4,7 @@ An agent beats five times within `settings.NODE_LOST_S`; one that was silent for
 those it has (services/lost_nodes.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
@@ -42,6 +42,10 @@ class Beat:
     max_replicas: int
     loads: Mapping[str, Load]
     address: str = ""
+    accelerator: str = ""
+    """cpu or cuda."""
+    environments: Sequence[str] | None = None
+    """Names of the engine environments that are installed there."""
 
 
 def lost_after() -> timedelta:
@@ -59,6 +63,8 @@ def note_beat(*, node: str, beat: Beat) -> None:
         "zone": beat.zone,
         "max_replicas": beat.max_replicas,
         "address": beat.address,
+        "accelerator": beat.accelerator,
+        "environments": None if beat.environments is None else list(beat.environments),
     }
     if NodeHeartbeat.objects.filter(pk=node).exclude(address=beat.address).exists():
         _moved(node, beat.address)

@@ -19,6 +19,7 @@ from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import ENDED, Rollout
 from inference.services.heartbeats import live_nodes
+from inference.services.node_fit import why_not
 from inference.services.replicas import LIVE_STATES, MAX_REASON_CHARS
 from inference.weight_models import COPY_TRANSITIONS, CopyState, WeightCopy
 from inference.weight_uris import is_fetched
@@ -110,10 +111,9 @@ def _uris(version: ModelVersion) -> list[str]:
 
 
 def _nodes_for(version: ModelVersion) -> list[str]:
-    """Live nodes with the kind of machine its environment is for, that take new replicas."""
-    is_cpu = "-cpu-" in f"-{version.engine_environment}-"
+    """Live nodes that can run it and take new replicas."""
     alive = live_nodes().filter(is_cordoned=False).order_by("name")
-    return [node.name for node in alive if node.machine_kind.startswith("cpu-") == is_cpu]
+    return [node.name for node in alive if not why_not(node, version.engine_environment)]
 
 
 def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]) -> int:
