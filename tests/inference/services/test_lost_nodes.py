@@ -80,7 +80,9 @@ def test_where_there_is_no_room_it_waits_for_it() -> None:
     (old,) = on("a")
     assert (old.state, old.is_wanted, len(on("b"))) == (S.FAILED, True, 1)
     look_for_lost_nodes()
-    assert Replica.objects.get(pk=old.id).reason.startswith("its node is lost: no heartbeat for 10 s; not placed again: no node")
+    assert Replica.objects.get(pk=old.id).reason.startswith(
+        "its node is lost: no heartbeat for 10 s; not placed again: no node"
+    )
     assert Replica.objects.get(pk=old.id).reason.endswith("b: full")
     assert want(pool=pool, version=stable(pool), serving=2).is_empty
     node("c")

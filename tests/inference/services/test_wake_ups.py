@@ -15,10 +15,10 @@ from inference.scaling_models import ScaleDecision, WakeUp
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
+from tests.inference.services.scaled_pool import node, pool, scaled_pool, serving, shown
 from workers.effects import EFFECTS
 from workers.models import OutboxEntry
 from workers.services.outbox import carry_out
-from tests.inference.services.scaled_pool import node, pool, scaled_pool, serving, shown
 
 pytestmark = pytest.mark.django_db
 T = TypeVar("T")
