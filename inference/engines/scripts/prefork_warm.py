@@ -1,10 +1,10 @@
 """What a process that forks servers reads before them, besides importing the engine: run in the engine's environment.
 
-`import_more`: modules that a server imports while it starts. `register_kernels`: what replaces Triton's kernels on CPU, for which
-every server goes through all attributes of all modules. `Tokenisers`: those of models whose servers were forked here,
+`import_more`: modules that a server imports while it starts. `register_kernels`: what replaces Triton's kernels on CPU, for
+which every server goes through all attributes of all modules. `Tokenisers`: those of models whose servers were forked here,
 read once more while nothing is asked, so that the next server of the same model has them: vLLM 0.32 reads a model's
-tokeniser twice and copies it twice while a server starts, about a third of the start of a small model. Nothing here is
-needed for a server to start; whatever fails is left to it.
+tokeniser twice and copies it twice while a server starts. Nothing here is needed for a server to start; whatever fails is
+left to it.
 """
 
 import copy
