@@ -34,7 +34,7 @@ def breach_times(installation: Installation, model: str, shown: dict[str, Any]) 
     """Of a rollout that was rolled back; `shown` as `manage.py rollout show --json` tells it."""
     since = datetime.fromisoformat([event for event in shown["events"] if event["kind"] == "share"][-1]["at"])
     breached_at = datetime.fromisoformat(shown["breached_at"])
-    records: list[Record] = [row for row in installation.query(_RECORDS, model) if row[1] >= since]  # type: ignore[misc]
+    records: list[Record] = [row for row in installation.query(_RECORDS, model) if row[1] >= since]
     failed = [row for row in installation.query(_FAILED, model) if row[1] >= since]
     given = [row[1] for row in records if row[0] == shown["to"]] + [row[1] for row in failed if row[0] == shown["to"]]
     crossed_at = _crossed_at(Gates(**shown["gates"]), shown, records, failed)

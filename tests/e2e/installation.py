@@ -121,7 +121,7 @@ class Installation:
             "JOIN inference_model m ON m.id = p.model_id "
             "WHERE m.public_id = ? AND r.state NOT IN ('stopped', 'failed') ORDER BY r.created_at, r.id",
             model,
-        )  # type: ignore[return-value]  # three columns
+        )
 
     def replicas(self, model: str) -> list[dict[str, Any]]:
         return next((entry["replicas"] for entry in self.status()["models"] if entry["id"] == model), [])

@@ -403,19 +403,24 @@ def test_one_that_sleeps_is_sent_no_canary_and_its_metrics_are_watched(sleeper: 
     assert run.watchdog is not None and run.watchdog.load is not None
 
 
+def finish_until(run: ReplicaRun, shop: Workshop, jobs: LaterJobs, state: ReplicaState) -> None:
+    for _ in range(20):
+        if run.state == state:
+            return
+        jobs.finish()
+        step(run, shop)
+    raise AssertionError(f"{run.state}, not {state}")
+
+
 def test_what_is_wanted_while_it_is_sent_to_sleep_waits_for_that(sleeper: Workshop) -> None:
     jobs = sleeper.jobs = LaterJobs()
     run = start(sleeper, desired(is_standby=True))
-    while run.state != S.WARM:
-        jobs.finish()
-        step(run, sleeper)
+    finish_until(run, sleeper, jobs, S.WARM)
     step(run, sleeper)
     sync(run, sleeper, is_standby=False)
     step(run, sleeper, 3)
     assert (run.state, sleeper.engine.turns, len(jobs.waiting)) == (S.WARM, [], 1)
-    while run.state != S.READY:
-        jobs.finish()
-        step(run, sleeper)
+    finish_until(run, sleeper, jobs, S.READY)
     assert sleeper.engine.turns == ["sleep", "wake up"]
 
 
