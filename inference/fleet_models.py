@@ -98,3 +98,35 @@ class CertificateRevocations(models.Model):
 
     def __str__(self) -> str:
         return f"revocations {self.number}"
+
+
+class RollingRestart(models.Model):
+    """New engines in the place of all replicas of a model, one after the other (services/restarts.py)."""
+
+    class Verdict(models.TextChoices):
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    pool = models.ForeignKey("inference.Pool", on_delete=models.CASCADE, related_name="restarts")
+    by = models.CharField(max_length=200)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    verdict = models.CharField(max_length=16, choices=Verdict.choices, default=Verdict.RUNNING)
+    reason = models.CharField(max_length=1000, blank=True, help_text="what it waits for, or why it ended")
+    # Ids of replicas.
+    waiting = models.JSONField(default=list)
+    done = models.JSONField(default=list)
+    replica = models.CharField(max_length=32, blank=True, help_text="the one under way")
+    replaced_by = models.CharField(max_length=32, blank=True, help_text="who comes in its place")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("pool",), condition=models.Q(ended_at=None), name="one_restart_of_a_pool_at_a_time"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.pool}: {self.verdict}"

@@ -217,6 +217,8 @@ class NodeHeartbeat(models.Model):
     name = models.CharField(primary_key=True, max_length=100)
     agent = models.CharField(max_length=32, blank=True, help_text="whose name it is: the id in the agent's HEADWAY_HOME")
     machine_kind = models.CharField(max_length=100)
+    accelerator = models.CharField(max_length=16, blank=True, help_text="cpu or cuda: which engines run there; empty: not told")
+    environments = models.JSONField(null=True, blank=True, help_text="engine environments installed there; null: not told")
     zone = models.CharField(max_length=64, blank=True)
     address = models.CharField(max_length=255, blank=True, help_text="host:port for gateways of other machines; empty: none")
     max_replicas = models.PositiveIntegerField(default=0, help_text="engines it has room for; 0: no bound is known")

@@ -8,15 +8,18 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
+from dashboard.confirming import is_confirmed
 from dashboard.form_errors import tell
 from dashboard.operator_area import actor_of, operators_only
 from dashboard.paging import by_id
 from dashboard.pool_charts import pool_charts
 from dashboard.pool_forms import PoolForm
+from dashboard.telling import telling
 from headway.errors import HeadwayError
 from inference.selectors import brain_seen_now
 from inference.services.pool_overview import PoolOverview, decisions_of, pools_overview
 from inference.services.pools import set_pool
+from inference.services.restarts import cancel_restart, restart_model
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,7 @@ def _page(request: HttpRequest, *, posted: PoolForm | None = None, pool_id: int 
 @operators_only
 def change(request: HttpRequest, pool_id: int) -> HttpResponse:
     """Posted twice it is what it is: no form here makes anything."""
-    model = next((one.model for one in pools_overview(None) if one.id == pool_id), None)
-    if model is None:
-        raise Http404("there is no such pool")
+    model = _model_of(pool_id)
     form = PoolForm(request.POST, auto_id=f"id_{pool_id}_%s")
     if form.is_valid():
         try:
@@ -55,6 +56,33 @@ def change(request: HttpRequest, pool_id: int) -> HttpResponse:
         except HeadwayError as error:
             tell(form, error)
     return _page(request, posted=form, pool_id=pool_id)
+
+
+@require_POST
+@operators_only
+def restart(request: HttpRequest, pool_id: int) -> HttpResponse:
+    model = _model_of(pool_id)
+    if is_confirmed(request, model):
+        with telling(request, f"{model}: its replicas are restarted one after the other"):
+            restart_model(public_id=model, actor=actor_of(request))
+    return redirect("operator_pools")
+
+
+@require_POST
+@operators_only
+def cancel(request: HttpRequest, pool_id: int) -> HttpResponse:
+    model = _model_of(pool_id)
+    with telling(request, f"{model}: no further replica is restarted"):
+        cancel_restart(public_id=model, actor=actor_of(request))
+    return redirect("operator_pools")
+
+
+def _model_of(pool_id: int) -> str:
+    """Raises Http404."""
+    model = next((one.model for one in pools_overview(None) if one.id == pool_id), None)
+    if model is None:
+        raise Http404("there is no such pool")
+    return model
 
 
 @require_GET

@@ -106,6 +106,13 @@ class EngineClient:
     def load(self, *, timeout_s: float) -> EngineLoad:
         return parse_metrics(self._send("GET", "/metrics", None, timeout_s).decode())
 
+    def sleep(self, *, timeout_s: float) -> None:
+        """Keep the weights in the machine's memory and forget the KV cache; nothing is answered until `wake_up`."""
+        self._send("POST", "/sleep?level=1", None, timeout_s)
+
+    def wake_up(self, *, timeout_s: float) -> None:
+        self._send("POST", "/wake_up", None, timeout_s)
+
     def force(self, golden: dict[str, Any], *, timeout_s: float) -> ForcedAnswer:
         """Teacher-forced log-probabilities of the prompt, and the greedy answer, in one request.
 

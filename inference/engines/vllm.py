@@ -53,6 +53,8 @@ class EngineSettings:
     """HEADWAY_ENGINE_CPU_THREADS: OpenMP threads of one replica on CPU."""
     cpu_max_batched_tokens: int = 256
     """HEADWAY_ENGINE_CPU_MAX_BATCHED_TOKENS: tokens of one engine step on CPU; more makes running streams stutter."""
+    sleeps: bool = False
+    """HEADWAY_ENGINE_SLEEP: on CUDA, a replica that stands by gives back the memory of its GPU (vLLM's sleep mode)."""
     shutdown_timeout_s: int = 30
     """HEADWAY_ENGINE_SHUTDOWN_S: how long a server that was told to end may finish its open streams."""
 
@@ -113,6 +115,8 @@ def _defaults(spec: ServerSpec, settings: EngineSettings) -> list[tuple[str, lis
             ("--kv-cache-memory-bytes", [str(settings.cpu_kv_cache_bytes)]),
             ("--max-num-batched-tokens", [str(settings.cpu_max_batched_tokens)]),
         ]
+    elif settings.sleeps:
+        flags.append(("--enable-sleep-mode", []))
     return flags
 
 
@@ -148,6 +152,8 @@ def server_environment(
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         }
+    elif settings.sleeps:
+        environment["VLLM_SERVER_DEV_MODE"] = "1"  # else it has no /sleep and no /wake_up
     return environment
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from inference.models import Replica, ReplicaState
+from inference.models import ModelVersion, Replica, ReplicaState
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Held:
 
 
 class CellLauncher(Protocol):
-    def place(self, *, environment: str, default_node: str = "", not_on: str = "") -> Place:
-        """Where one more may go: on a machine for that engine environment, not on the node `not_on`; on `default_node` where
-        no machine is known yet.
+    def place(self, *, version: ModelVersion, default_node: str = "", not_on: str = "", rather_on: str = "") -> Place:
+        """Where one more of the version may go: not on the node `not_on`, on `rather_on` if that can take it; on
+        `default_node` where no machine is known yet.
 
         Raises NoNodeHasRoom.
         """
 
-    def check_room(self, number: int, *, environment: str, default_node: str = "") -> None:
+    def check_room(self, number: int, *, version: ModelVersion, default_node: str = "") -> None:
         """Before any row is made: a thousand that do not fit must not be tried one by one. Raises NoNodeHasRoom."""
 
     def start(self, replica: Replica) -> None:

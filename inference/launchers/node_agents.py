@@ -1,52 +1,56 @@
 """The cell launcher over node agents: it changes rows, and each agent makes its machine match those that name it."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import Held, Place
-from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.models import ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes
+from inference.services.node_fit import holders, why_not
 from inference.services.replicas import LIVE_STATES, advance, publish_replica
 
 NOBODY = "no node agent is alive"
+NODES_NAMED = 8
+"""In the words of a refusal."""
 
 
 class NodeAgents:
-    def place(self, *, environment: str, default_node: str = "", not_on: str = "") -> Place:
-        """The live node with the fewest, zones evened out first."""
+    def place(self, *, version: ModelVersion, default_node: str = "", not_on: str = "", rather_on: str = "") -> Place:
+        """Of the live nodes that can run it and have room: the zone with the fewest of this version, there one that holds its
+        weights, then the zone and the node with the fewest of all."""
         alive = list(live_nodes())
         if not alive:
             if default_node:
                 return Place(default_node, "")
             raise NoNodeHasRoom(NOBODY, param="replicas")
-        load = wanted_by_node()
-        fits = [node for node in alive if node.name != not_on and can_run(node, environment) and has_room(node, load)]
+        load, held = wanted_by_node(), holders(version)
+        others = [node for node in alive if node.name != not_on]
+        problems = _problems(others, version, load)
+        fits = [node for node in others if not problems[node.name]]
         if not fits:
+            told = "; ".join(_told(problems)) or "it is the only one"
             other = f" beside {not_on}" if not_on else ""
-            raise NoNodeHasRoom(
-                f"no node{other} has room for a further replica: all that are alive and can run {environment} are full or "
-                "cordoned",
-                param="replicas",
-            )
-        by_zone: Counter[str] = Counter()
-        for node in alive:
-            by_zone[node.zone] += load[node.name]
-        best = min(fits, key=lambda node: (not is_made_for(node, environment), by_zone[node.zone], load[node.name], node.name))
+            raise NoNodeHasRoom(f"no node{other} has room for a further replica of {version}: {told}", param="replicas")
+        own, by_zone = _by_zone(alive, wanted_by_node(version)), _by_zone(alive, load)
+
+        def rank(node: NodeHeartbeat) -> tuple[object, ...]:
+            is_even = own[node.zone], node.name not in held, by_zone[node.zone], load[node.name]
+            return node.name != rather_on, *is_even, node.name
+
+        best = min(fits, key=rank)
         return Place(best.name, best.zone)
 
-    def check_room(self, number: int, *, environment: str, default_node: str = "") -> None:
+    def check_room(self, number: int, *, version: ModelVersion, default_node: str = "") -> None:
         alive = list(live_nodes()) if number > 0 else []
-        room = room_on([node for node in alive if can_run(node, environment)])
         if number > 0 and not alive and not default_node:
             raise NoNodeHasRoom(NOBODY, param="replicas", too_many=number)
+        problems = _problems(alive, version, wanted_by_node())
+        room = room_on([node for node in alive if not problems[node.name]])
         if alive and room is not None and room < number:
-            raise NoNodeHasRoom(
-                f"no node has room for {'a further replica' if number == 1 else f'{number} further replicas'}: "
-                f"those that are alive, can run {environment} and are not full or cordoned take {room} more",
-                param="replicas",
-                too_many=number - room,
-            )
+            told = "; ".join([*_told(problems), *([f"the others take {room} more"] if room else [])])
+            wanted = "a further replica" if number == 1 else f"{number} further replicas"
+            raise NoNodeHasRoom(f"no node has room for {wanted} of {version}: {told}", param="replicas", too_many=number - room)
 
     def start(self, replica: Replica) -> None:
         replica.save(force_insert=True)
@@ -65,25 +69,34 @@ class NodeAgents:
         return [Held(row.id, row.node, row.zone, ReplicaState(row.state), row.is_wanted) for row in rows]
 
 
-def wanted_by_node() -> Counter[str]:
-    """How many wanted replicas each node has."""
+def _problem(node: NodeHeartbeat, version: ModelVersion, load: Counter[str]) -> str:
+    """Why it does not go there; empty if it can."""
+    if node.is_cordoned:
+        return "cordoned"
+    return why_not(node, version.engine_environment) or ("" if has_room(node, load) else "full")
+
+
+def _problems(nodes: Sequence[NodeHeartbeat], version: ModelVersion, load: Counter[str]) -> dict[str, str]:
+    return {node.name: _problem(node, version, load) for node in nodes}
+
+
+def _told(problems: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {why}" for name, why in sorted(problems.items()) if why][:NODES_NAMED]
+
+
+def _by_zone(nodes: Sequence[NodeHeartbeat], by_node: Counter[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for node in nodes:
+        found[node.zone] += by_node[node.name]
+    return found
+
+
+def wanted_by_node(version: ModelVersion | None = None) -> Counter[str]:
+    """How many wanted replicas each node has; with a version, of that one."""
     rows = Replica.objects.filter(is_wanted=True, state__in=LIVE_STATES).exclude(node="")
+    if version is not None:
+        rows = rows.filter(version=version)
     return Counter(rows.values_list("node", flat=True))
-
-
-def is_made_for(node: NodeHeartbeat, environment: str) -> bool:
-    """Whether the node is the kind of machine that the engine environment is for, as far as its name says."""
-    is_cpu_machine = node.machine_kind.partition("-")[0] == "cpu"
-    return not node.machine_kind or is_cpu_machine == _is_for_cpus(environment)
-
-
-def can_run(node: NodeHeartbeat, environment: str) -> bool:
-    """A machine with GPUs has a CPU, too."""
-    return _is_for_cpus(environment) or is_made_for(node, environment)
-
-
-def _is_for_cpus(environment: str) -> bool:
-    return "-cpu-" in f"-{environment}-"
 
 
 def has_room(node: NodeHeartbeat, load: Counter[str]) -> bool:

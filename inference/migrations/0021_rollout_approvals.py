@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0018_shadow_scores'),
+        ("inference", "0020_node_agent"),
     ]
 
     operations = [

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0021_rollout_approvals'),
+        ("inference", "0021_rollout_approvals"),
     ]
 
     operations = [

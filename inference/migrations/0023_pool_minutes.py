@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('inference', '0018_shadow_scores'),
+        ("inference", "0022_certificate_revocations"),
     ]
 
     operations = [

@@ -14,7 +14,7 @@ from inference.node.copies import Copies
 from inference.node.engine_log import last_lines, rotate
 from inference.node.engine_process import found
 from inference.node.jobs import Job
-from inference.node.machine import this_machine
+from inference.node.machine import accelerator, this_machine
 from inference.node.node_files import Remembered
 from inference.node.replica_run import ReplicaRun
 from inference.node.tools import Tools
@@ -25,6 +25,10 @@ log = structlog.get_logger(__name__)
 SERVED_STATES = (ReplicaState.READY, ReplicaState.WARM)
 TICK_S = 0.2
 POLL_EVERY_S = 1.0
+# One look-up by primary key: whether a poll before its time is worth while.
+NEWS_EVERY_S = 0.2
+# From asked for to a running job, say; a replica that failed waits for its time.
+MAX_STEPS_A_TICK = 6
 POLL_COPIES_EVERY_S = 2.0
 ROTATE_EVERY_S = 30.0
 REVOCATIONS_EVERY_S = 2.0
@@ -77,14 +81,17 @@ class Agent:
             self.tools.files.forget_run(replica_id)
 
     def run(self, stop: threading.Event) -> None:
+        """A job that ends is acted on at once; without one there is a tick every TICK_S."""
+        finished = self.tools.jobs.finished
         while not stop.is_set():
+            finished.clear()  # before the tick, which may start jobs that end during it
             self.tick()
-            stop.wait(TICK_S)
+            finished.wait(TICK_S)
         self.halt()
 
     def tick(self) -> None:
         now_s = self.clock.monotonic_s()
-        if self._is_due("poll", POLL_EVERY_S, now_s):
+        if self._is_poll_due(now_s):
             rows = self.tools.link.poll()
             if rows is not None:
                 self._sync(rows, now_s)
@@ -118,7 +125,17 @@ class Agent:
     def _beat(self, now_s: float) -> None:
         """Say that we live, and look after the others."""
         tools, loads = self.tools, self._loads.of(self._scraped(), now_s=now_s)
-        tools.link.beat(Beat(this_machine(), tools.zone, tools.settings.max_replicas, loads, tools.address))
+        tools.link.beat(
+            Beat(
+                this_machine(),
+                tools.zone,
+                tools.settings.max_replicas,
+                loads,
+                tools.address,
+                accelerator=accelerator(),
+                environments=tools.installed_environments(),
+            )
+        )
         try:
             tools.link.look_after_fleet()
         except Exception:  # the fleet's trouble must not keep this machine's engines from being watched
@@ -128,12 +145,22 @@ class Agent:
         return last_lines(self.tools.logs / f"{replica_id}.log")
 
     def _step(self, run: ReplicaRun, now_s: float) -> None:
-        """One replica's fault must not leave the others without a watchdog."""
+        """As far as it gets without waiting. One replica's fault must not leave the others without a watchdog."""
         try:
-            run.step(now_s)
+            for _ in range(MAX_STEPS_A_TICK):
+                before = run.place
+                run.step(now_s)
+                if run.place == before:
+                    return
         except Exception as error:
             log.exception("replica_step_failed", replica=run.id, state=run.state)
             run.give_up(f"the node agent failed on it ({type(error).__name__}); see its log", now_s)
+
+    def _is_poll_due(self, now_s: float) -> bool:
+        """Once a second, and whenever something was published of a replica."""
+        if self._is_due("news", NEWS_EVERY_S, now_s) and self.tools.link.has_news():
+            self._due_s["poll"] = 0.0
+        return self._is_due("poll", POLL_EVERY_S, now_s)
 
     def _is_due(self, what: str, every_s: float, now_s: float) -> bool:
         if now_s < self._due_s.get(what, 0.0):

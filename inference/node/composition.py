@@ -12,7 +12,7 @@ from headway.clock import Clock, SystemClock
 from headway.home import Home
 from headway.revocation import Revocations
 from inference.engines.client import EngineClient
-from inference.engines.environments import EngineKind, engines_dir, find_environment
+from inference.engines.environments import EngineKind, engines_dir, find_environment, installed
 from inference.engines.speculation import uris_of
 from inference.engines.verdicts import Question, check
 from inference.launchers.base import Launcher
@@ -88,6 +88,7 @@ def make_tools(
         launcher=launchers.of,
         own_sessions=launchers.own_sessions,
         find_environment=functools.partial(find_environment, engines_dir=engines_dir()),
+        installed_environments=lambda: installed(engines_dir()),
         disk=WeightsDisk(home.weights, home.node, settings.disk),
         stage=lambda wanted, job: _stage(tools, home.folder(VERDICTS), wanted, job),
         client=EngineClient,

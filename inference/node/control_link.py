@@ -16,6 +16,7 @@ from headway.clock import Clock
 from headway.revocation import Revocations
 from inference.errors import IllegalTransition, NodeNameTaken, UnknownReplica
 from inference.models import ReplicaState
+from inference.services import control
 from inference.services import node as rows
 from inference.services import weight_copies as copy_rows
 from inference.services.engine_counters import Count, note_count
@@ -54,6 +55,7 @@ class ControlLink:
         self._clock = clock
         self._reports: deque[Callable[[], object]] = deque()
         self._away_until_s: float | None = None
+        self._newest_change: int | None = None
         self._references: dict[ReferenceKey, list[list[float]]] = {}
 
     @property
@@ -63,6 +65,12 @@ class ControlLink:
     @property
     def num_reports_waiting(self) -> int:
         return len(self._reports)
+
+    def has_news(self) -> bool:
+        """Whether anything was published of a replica since this was last asked. False while the database is away."""
+        newest, is_news = self._try(lambda: control.replica_news(after=self._newest_change), default=(None, False))
+        self._newest_change = newest
+        return bool(is_news)
 
     def poll(self) -> list[Desired] | None:
         """This node's replicas, once every earlier report is told; None while the database is away.

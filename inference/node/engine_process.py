@@ -16,7 +16,7 @@ from inference.node.engine_log import last_words, size_of
 from inference.node.machine import number_format
 from inference.node.node_files import RunFile
 from inference.node.tools import Tools
-from inference.services.node import Desired
+from inference.services.node import Desired, ReferenceKey
 
 log = structlog.get_logger(__name__)
 POLL_S = 0.05
@@ -122,6 +122,17 @@ def _server_spec(tools: Tools, desired: Desired, kind: EngineKind, *, weights: P
         dtype=number_format(desired.dtype, tools.machine_kind(kind)),
         max_num_seqs=desired.max_in_flight,
         engine_args=with_local_draft(tuple(desired.engine_args), tools.disk.folder),
+    )
+
+
+def reference_key(tools: Tools, desired: Desired) -> ReferenceKey:
+    """What its log-probabilities are compared with."""
+    machine_kind = tools.machine_kind(tools.find_environment(desired.engine_environment).kind)
+    return ReferenceKey(
+        version_id=desired.version_id,
+        engine_environment=desired.engine_environment,
+        dtype=number_format(desired.dtype, machine_kind),
+        machine_kind=machine_kind,
     )
 
 

@@ -2,6 +2,10 @@
 
 What has come of a file lies in `.parts/`; the next attempt asks for the rest of it (Range). A file gets its name only
 once its length and the digest that the hub states for it are right, so whatever has its name is whole.
+
+The networks before the hub give no more than 50 GB in one answer, so a larger file is asked for in pieces (Range with an
+end). A hub that gives it in no piece either is left to its own library, which takes its Xet protocol: that one rebuilds a
+file from chunks into a temporary file of its own and removes it when it is cut, so such a file begins anew.
 """
 
 import contextlib
@@ -16,6 +20,7 @@ from typing import IO, Any
 
 import httpx2  # what huggingface_hub speaks
 from huggingface_hub import constants, hf_hub_download, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported lazily
     build_hf_headers,
     hf_raise_for_status,
@@ -31,6 +36,8 @@ FILES_AT_ONCE = 4
 RETRIES = 5
 RETRY_S = 1.0
 PARTIAL_CONTENT = 206
+PIECE_BYTES = 10 * 10**9
+GIVES_NO_PIECES = frozenset({400, 413, 416, 501})
 
 
 @dataclass(frozen=True)
@@ -120,16 +127,22 @@ class _Download:
             self._forget(part)
             so_far_bytes = 0
         if so_far_bytes == file.size_bytes and so_far_bytes:
-            return None
-        if file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
-            return self._fetch_by_xet(file, part)
+            return
+        try:
+            self._append_rest(file, part)
+        except HfHubHTTPError as error:
+            if not _is_large(file) or error.response.status_code not in GIVES_NO_PIECES:
+                raise
+            self._forget(part)
+            self._fetch_by_xet(file, part)
+
+    def _append_rest(self, file: HubFile, part: Path) -> None:
         with part.open("ab") as content:
             try:
                 self._fetch_rest(file, content)
             finally:
                 content.flush()
                 os.fsync(content.fileno())
-        return None
 
     def _fetch_rest(self, file: HubFile, content: IO[bytes]) -> None:
         """Goes on after each cut, as long as something comes between two of them."""
@@ -137,7 +150,10 @@ class _Download:
         while True:
             before_bytes = content.tell()
             try:
-                return self._stream(file, content)
+                self._stream(file, content)
+                if content.tell() >= file.size_bytes or content.tell() <= before_bytes:
+                    return
+                failures = 0
             except (httpx2.ConnectError, httpx2.TimeoutException, httpx2.RemoteProtocolError, httpx2.ReadError):
                 failures = failures + 1 if content.tell() == before_bytes else 1
                 if failures > RETRIES:
@@ -147,21 +163,23 @@ class _Download:
     def _stream(self, file: HubFile, content: IO[bytes]) -> None:
         url = hf_hub_url(self._state.repository, file.name, revision=self._state.commit, endpoint=self._state.endpoint)
         from_bytes = content.tell()
+        until_bytes = min(file.size_bytes, from_bytes + PIECE_BYTES) if _is_large(file) else file.size_bytes
         headers = {**self._headers, "Accept-Encoding": "identity"}  # lengths and ranges are those of the file
-        if from_bytes:
-            headers["Range"] = f"bytes={from_bytes}-"
+        if from_bytes or until_bytes < file.size_bytes:
+            headers["Range"] = f"bytes={from_bytes}-{until_bytes - 1}"
         timeout_s = constants.HF_HUB_DOWNLOAD_TIMEOUT
         with http_stream_backoff(
             "GET", url, headers=headers, timeout=timeout_s, retry_on_exceptions=(), retry_on_status_codes=(408, 429)
         ) as response:
             hf_raise_for_status(response)
-            if from_bytes and response.status_code != PARTIAL_CONTENT:  # it sends all of it
+            if response.status_code != PARTIAL_CONTENT:  # it sends all of it
+                until_bytes = file.size_bytes
                 self._count(-from_bytes)
                 content.truncate(0)
                 content.seek(0)
-            coming_bytes = int(response.headers.get("Content-Length", file.size_bytes - content.tell()))
-            if content.tell() + coming_bytes != file.size_bytes:
-                offered = f"{content.tell() + coming_bytes:,} bytes of {file.name}, not {file.size_bytes:,}"
+            coming_bytes = int(response.headers.get("Content-Length", until_bytes - content.tell()))
+            if content.tell() + coming_bytes != until_bytes:
+                offered = f"{content.tell() + coming_bytes:,} bytes of {file.name}, not {until_bytes:,}"
                 raise ChildFailed(f"the hub offers {offered}")
             for chunk in response.iter_raw():
                 content.write(chunk)
@@ -175,7 +193,7 @@ class _Download:
         self._has_failed.wait(duration_s)
 
     def _fetch_by_xet(self, file: HubFile, part: Path) -> None:
-        """The hub gives such large files in another way only; its library keeps no part of one that was cut."""
+        """Nothing of it is kept when it is cut."""
         made = hf_hub_download(
             self._state.repository,
             file.name,
@@ -208,6 +226,11 @@ class _Download:
             self._come_bytes += num_bytes
             come_bytes = max(0, min(self._come_bytes, self._state.size_bytes))
         self._tell(come_bytes)
+
+
+def _is_large(file: HubFile) -> bool:
+    """More than is given in one answer."""
+    return file.size_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE
 
 
 class _EndedByAnother(Exception):

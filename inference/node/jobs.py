@@ -60,13 +60,24 @@ class Job(Generic[T]):
 
 
 class Jobs(Protocol):
+    finished: threading.Event
+    """Set whenever one has ended; whoever waits for that clears it."""
+
     def start(self, name: str, work: Callable[[Job[T]], T]) -> Job[T]: ...
 
 
 class ThreadJobs:
     """A daemon thread a job: an agent that is told to stop does not wait for a slow answer."""
 
+    def __init__(self) -> None:
+        self.finished = threading.Event()
+
     def start(self, name: str, work: Callable[[Job[T]], T]) -> Job[T]:
         job: Job[T] = Job()
-        threading.Thread(target=job.run, args=(work,), name=name, daemon=True).start()
+
+        def run() -> None:
+            job.run(work)
+            self.finished.set()
+
+        threading.Thread(target=run, name=name, daemon=True).start()
         return job

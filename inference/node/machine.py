@@ -33,6 +33,7 @@ def number_format(dtype: str, machine_kind: str) -> str:
     return dtype
 
 
+@functools.cache
 def _gpu_name() -> str:
     smi = shutil.which("nvidia-smi")
     if smi is None:
@@ -40,6 +41,12 @@ def _gpu_name() -> str:
     command = [smi, "--query-gpu=name", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S)
     return done.stdout.strip().splitlines()[0].replace(" ", "-") if done.returncode == 0 and done.stdout.strip() else ""
+
+
+@functools.cache
+def accelerator() -> EngineKind:
+    """Which engines this machine runs."""
+    return EngineKind.CUDA if _gpu_name() else EngineKind.CPU
 
 
 @functools.cache

@@ -59,6 +59,7 @@ def node_settings() -> NodeSettings:
             cpu_kv_cache_bytes=env.whole("HEADWAY_ENGINE_CPU_KV_BYTES", 256 * 2**20, at_least=2**20),
             cpu_threads=env.whole("HEADWAY_ENGINE_CPU_THREADS", 1, at_least=1, at_most=1024),
             cpu_max_batched_tokens=env.whole("HEADWAY_ENGINE_CPU_MAX_BATCHED_TOKENS", 256, at_least=16),
+            sleeps=env.truth("HEADWAY_ENGINE_SLEEP", False),
             shutdown_timeout_s=env.whole("HEADWAY_ENGINE_SHUTDOWN_S", 30, at_least=1),
         ),
         watchdog=WatchdogSettings(

@@ -10,10 +10,10 @@ from inference.engines.vllm import EngineLoad
 from inference.errors import EngineFailed
 from inference.node.golden import Certificate, certify
 from inference.node.jobs import Job
-from inference.node.serving_facts import serving_facts
-from inference.tokenising.bundle import TokeniserBundle
+from inference.node.node_settings import NodeSettings
+from inference.node.serving_facts import OwnCounter, serving_facts
 
-ASK_EVERY_S = 0.1
+ASK_EVERY_S = 0.05
 ASK_LIMIT_S = 60.0
 SCRAPE_LIMIT_S = 5.0
 WARM_LIMIT_S = 120.0
@@ -24,7 +24,7 @@ DRAIN_IDLE_SCRAPES = 3
 ClientFactory = Callable[[], EngineClient]
 
 
-def until_it_answers(job: Job[None], client: ClientFactory, *, limit_s: float) -> None:
+def until_it_answers(job: Job[Any], client: ClientFactory, *, limit_s: float) -> None:
     """Ask for one token until it comes. Raises EngineFailed after `limit_s` with what was wrong last."""
     started_s = time.monotonic()
     while not job.is_cancelled():
@@ -39,29 +39,34 @@ def until_it_answers(job: Job[None], client: ClientFactory, *, limit_s: float) -
     return None
 
 
+def come_up(job: Job[OwnCounter], client: ClientFactory, read: Callable[[], OwnCounter], *, limit_s: float) -> OwnCounter:
+    """`until_it_answers`; what its prompts are to be counted with is read while it loads. Raises EngineFailed."""
+    counter = read()
+    until_it_answers(job, client, limit_s=limit_s)
+    return counter
+
+
 def certificate(
     job: Job[Certificate],
     client: ClientFactory,
     prompts: list[dict[str, Any]],
     reference: list[list[float]] | None,
     *,
-    bundle: TokeniserBundle | None,
-    tolerance_nats: float,
-    limit_s: float,
+    counter: Callable[[], OwnCounter],
+    settings: NodeSettings,
 ) -> Certificate:
     """Warm up, the golden check, and how the engine counts prompts. Raises EngineFailed, GoldenMismatch."""
     engine = client()
-    engine.one_token(timeout_s=ASK_LIMIT_S)
     engine.warm_logprobs(timeout_s=WARM_LIMIT_S)
     certified = certify(
         engine,
         prompts,
         reference=reference,
-        tolerance_nats=tolerance_nats,
-        timeout_s=limit_s,
+        tolerance_nats=settings.golden_tolerance_nats,
+        timeout_s=settings.golden_limit_s,
         is_cancelled=job.is_cancelled,
     )
-    return replace(certified, facts=serving_facts(engine, bundle))
+    return replace(certified, facts=serving_facts(engine, counter()))
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,23 @@ from typing import Any
 
 import structlog
 
-from headway.errors import ConfigurationError, InvalidInput, Unavailable
-from inference.engines.client import EngineClient, EngineRefused
+from inference.engines.client import EngineClient
 from inference.engines.speculation import uris_of
 from inference.models import TRANSITIONS, ReplicaState
 from inference.node import probes
 from inference.node.backoff import Backoff
-from inference.node.child import Cancelled, ChildFailed
 from inference.node.counting import Counting
 from inference.node.disk import bytes_below
-from inference.node.engine_process import EngineProcess, launch, socket_of
+from inference.node.engine_process import EngineProcess, launch, reference_key, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
-from inference.node.machine import number_format
+from inference.node.outcomes import outcome_of
+from inference.node.serving_facts import OwnCounter, own_counter
+from inference.node.standby import Standby, Turn, standby_of
 from inference.node.tools import Tools
 from inference.node.watchdog import Watchdog
 from inference.node.weight_files import Staged
-from inference.services.node import Desired, ReferenceKey
+from inference.services.node import Desired
 from inference.services.replicas import HELD
 
 log = structlog.get_logger(__name__)
@@ -52,9 +52,11 @@ class ReplicaRun:
             reset_after_s=tools.settings.backoff_reset_s,
         )
         self.counting = Counting(tools, desired.replica_id)
-        self._weights: Staged | None = None
+        self._counter: OwnCounter | None = None
         self._job: Job[Any] | None = None
         self._ending: Job[None] | None = None
+        self._turning: Job[None] | None = None
+        self._standby = Standby()
         self._stop_reason: str | None = None
         self._retry_at_s = 0.0
         self._ready_since_s: float | None = None
@@ -68,6 +70,11 @@ class ReplicaRun:
     @property
     def is_over(self) -> bool:
         return self.state is _S.STOPPED
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where it is: after a step that leaves it there, the next one waits for something."""
+        return self.state, self.process, self._job, self._ending, self._turning
 
     def step(self, now_s: float) -> None:
         if self._ending is not None:
@@ -102,18 +109,15 @@ class ReplicaRun:
             return self._note(self._job.progress, now_s)
         staged = self._outcome(now_s)
         if staged is not None:
-            self._weights = staged
             self.tools.link.record_digest(self.desired.version_id, staged.digest)
-            size_bytes = bytes_below(staged.path)
-            self.tools.link.record_use(self.desired.version_id, size_bytes=size_bytes, digest=staged.digest)
+            self.tools.link.record_use(self.desired.version_id, size_bytes=bytes_below(staged.path), digest=staged.digest)
             self.desired = replace(self.desired, weights_digest=staged.digest)
             self._start_engine(staged)
         return None
 
     def _start_engine(self, staged: Staged) -> None:
-        self.desired = replace(self.desired, epoch=self.desired.epoch + 1)
         url = f"unix:{socket_of(self.tools, self.id)}"
-        self.desired = replace(self.desired, url=url)
+        self.desired = replace(self.desired, epoch=self.desired.epoch + 1, url=url)
         self._move(_S.STARTING, "starting the engine", epoch=self.desired.epoch, url=url)
         self.counting.begin(self.desired.epoch)
         desired = self.desired
@@ -130,28 +134,22 @@ class ReplicaRun:
             return self._stop("not wanted any more")
         if self._job is None:
             limit_s = self.tools.settings.start_limit_s
-            self._start_job("probe", lambda job: probes.until_it_answers(job, self._client, limit_s=limit_s))
-        elif self._job.is_done and self._outcome(now_s, default=True):
-            self._move(_S.CERTIFYING, "checking its answers")
+            self._start_job("probe", lambda job: probes.come_up(job, self._client, self._own_counter, limit_s=limit_s))
+        elif self._job.is_done:
+            self._counter = self._outcome(now_s)
+            if self._counter is not None:
+                self._move(_S.CERTIFYING, "checking its answers")
         return None
 
     def _step_certifying(self, now_s: float) -> None:
         if not self.desired.is_wanted:
             return self._stop("not wanted any more")
         if self._job is None:
-            settings, prompts, desired = self.tools.settings, self.desired.golden_prompts, self.desired
-            reference = self.tools.link.reference(self._reference_key()) if prompts else None
+            settings, prompts, counter = self.tools.settings, self.desired.golden_prompts, self._own_counter
+            reference = self.tools.link.reference(reference_key(self.tools, self.desired)) if prompts else None
             self._start_job(
                 "certify",
-                lambda job: probes.certificate(
-                    job,
-                    self._client,
-                    prompts,
-                    reference,
-                    bundle=self.tools.read_tokeniser(desired),
-                    tolerance_nats=settings.golden_tolerance_nats,
-                    limit_s=settings.golden_limit_s,
-                ),
+                lambda job: probes.certificate(job, self._client, prompts, reference, counter=counter, settings=settings),
             )
         elif self._job.is_done:
             certificate = self._outcome(now_s)
@@ -161,7 +159,7 @@ class ReplicaRun:
 
     def _certified(self, certificate: Certificate, now_s: float) -> None:
         if self.desired.golden_prompts and certificate.difference_nats is None:
-            kept = self.tools.link.record_reference(self._reference_key(), certificate.logprobs, self.id)
+            kept = self.tools.link.record_reference(reference_key(self.tools, self.desired), certificate.logprobs, self.id)
             try:
                 compare(certificate.logprobs, kept, self.tools.settings.golden_tolerance_nats)
             except GoldenMismatch as mismatch:
@@ -177,13 +175,28 @@ class ReplicaRun:
     def _serve(self, now_s: float, *, is_canary_due: bool) -> None:
         self.watchdog = Watchdog(self.tools.settings.watchdog, now_s=now_s, is_canary_due=is_canary_due)
         self._ready_since_s = self._next_look_s = now_s
+        self._standby = standby_of(self.tools, self.desired.engine_environment)
 
     def _step_warm(self, now_s: float) -> None:
         if not self.desired.is_wanted:
             return self._stop("not wanted any more")
+        turn = self._standby.turn(is_to_serve=not self.desired.is_standby)
+        if turn is not None or self._turning is not None:
+            return self._turn(turn, now_s)
         if not self.desired.is_standby:
             return self._move(_S.READY, "")
         return self._watch(now_s)
+
+    def _turn(self, turn: Turn | None, now_s: float) -> None:
+        """What was begun is waited for first."""
+        if self._turning is None:
+            assert turn is not None
+            self._drop_job()
+            self._turning = self.tools.jobs.start(f"{self.id}-turn", lambda _job: turn(self._client()))
+        elif self._turning.is_done:
+            self._job, self._turning = self._turning, None
+            if self._outcome(now_s, default=True):
+                self._standby.turned()
 
     def _step_ready(self, now_s: float) -> None:
         if not self.desired.is_wanted or self.desired.is_standby:
@@ -194,7 +207,7 @@ class ReplicaRun:
     def _watch(self, now_s: float) -> None:
         assert self.watchdog is not None, "a ready or warm replica is watched"
         if self._job is None and now_s >= self._next_look_s:
-            sends_canary = self.watchdog.is_canary_due(now_s=now_s)
+            sends_canary = self.watchdog.is_canary_due(now_s=now_s) and not self._standby.is_asleep
             limit_s = self.tools.settings.watchdog.canary_limit_s
             self._start_job("look", lambda _job: probes.look(self._client, sends_canary=sends_canary, canary_limit_s=limit_s))
         elif self._job is not None and self._job.is_done:
@@ -270,24 +283,17 @@ class ReplicaRun:
         """The finished job's result (`default` for None); None after a failure, which is then told."""
         job, self._job = self._job, None
         assert job is not None
-        try:
-            result = job.result()
-        except (GoldenMismatch, EngineRefused, InvalidInput) as error:
-            self._fail(str(error), now_s, is_final=True)
-        except (ChildFailed, Cancelled, ConfigurationError, Unavailable, OSError) as error:
-            self._fail(str(error) or type(error).__name__, now_s)
-        except Exception as error:  # a job is a boundary: whatever it ran into is this replica's trouble alone
-            log.exception("replica_job_failed", replica=self.id, state=self.state)
-            self._fail(f"the node agent failed on it ({type(error).__name__}); see its log", now_s, is_final=True)
-        else:
-            return default if result is None else result
-        return None
+        outcome = outcome_of(job, replica=self.id, state=self.state)
+        if outcome.failure:
+            self._fail(outcome.failure, now_s, is_final=outcome.is_final)
+            return None
+        return default if outcome.result is None else outcome.result
 
     def _fail(self, reason: str, now_s: float, *, is_final: bool = False) -> None:
         self._drop_job()
         self.is_held = is_final
         self._retry_at_s = self.backoff.failed(now_s=now_s, ready_since_s=self._ready_since_s)
-        self._ready_since_s = self.watchdog = None
+        self._ready_since_s = self.watchdog = self._turning = None
         self._move(_S.FAILED, f"{reason}{HELD if is_final else ''}")
         self._end_process(graceful_s=0.0)
 
@@ -315,20 +321,14 @@ class ReplicaRun:
             reason, self._stop_reason = self._stop_reason, None
             self._move(_S.STOPPED, reason)
 
+    def _own_counter(self) -> OwnCounter:
+        """Read once, while its engine loads; after an agent's restart when it is certified."""
+        return self._counter or own_counter(self.tools.read_tokeniser(self.desired))
+
     def _client(self) -> EngineClient:
         client = self.tools.client(self.desired.url, self.desired.served_name)
         client.tally = self.counting.own
         return client
-
-    def _reference_key(self) -> ReferenceKey:
-        kind = self.tools.find_environment(self.desired.engine_environment).kind
-        machine_kind = self.tools.machine_kind(kind)
-        return ReferenceKey(
-            version_id=self.desired.version_id,
-            engine_environment=self.desired.engine_environment,
-            dtype=number_format(self.desired.dtype, machine_kind),
-            machine_kind=machine_kind,
-        )
 
     # When the world is not as this object left it.
 

@@ -72,24 +72,40 @@ class ServingFacts:
 NO_FACTS = ServingFacts(tokeniser=b"", max_model_len=0)
 
 
-def serving_facts(engine: EngineClient, bundle: TokeniserBundle | None) -> ServingFacts:
+@dataclass(frozen=True)
+class OwnCounter:
+    """Both None where a version's prompts cannot be counted outside its engine."""
+
+    bundle: TokeniserBundle | None = None
+    counter: PromptCounter | None = None
+
+
+def own_counter(bundle: TokeniserBundle | None) -> OwnCounter:
+    """Takes a while (PromptCounter)."""
+    if bundle is None:
+        return OwnCounter()
+    try:
+        return OwnCounter(bundle, PromptCounter(bundle))
+    except Uncountable as error:
+        log.warning("tokeniser_unreadable", reason=error.reason)
+        return OwnCounter()
+
+
+def serving_facts(engine: EngineClient, own: OwnCounter) -> ServingFacts:
     """Raises EngineFailed."""
     max_model_len = engine.max_model_len(timeout_s=ASK_LIMIT_S)
-    checked = None if bundle is None else _checked(engine, bundle)
+    checked = None if own.bundle is None or own.counter is None else _checked(engine, own.bundle, own.counter)
     return ServingFacts(encode_bundle(checked) if checked and checked.counts_anything else b"", max_model_len)
 
 
-def _checked(engine: EngineClient, bundle: TokeniserBundle) -> TokeniserBundle | None:
+def _checked(engine: EngineClient, bundle: TokeniserBundle, counter: PromptCounter) -> TokeniserBundle | None:
     """With what it is shown to count."""
     try:
         engine_counts = {kind: [_asked(engine, sample) for sample in samples] for kind, samples in _SAMPLES.items()}
-        candidates = [_compared(bundle, content_format, engine_counts) for content_format in _FORMATS]
-    except Uncountable as error:
-        log.warning("tokeniser_unreadable", reason=error.reason)
-        return None
     except EngineRefused as refusal:
         log.warning("tokeniser_not_checked", reason=refusal.message)
         return None
+    candidates = [_compared(bundle, counter, content_format, engine_counts) for content_format in _FORMATS]
     best = max(candidates, key=lambda found: (found.counts_chat, found.counts_parts, found.counts_tools))
     shown = {kind: getattr(best, kind) for kind in _SAMPLES}
     log.info("tokeniser_checked", content_format=best.content_format, **shown)
@@ -101,11 +117,9 @@ _SAMPLES = {"counts_chat": CHATS, "counts_parts": PARTS, "counts_tools": TOOLS, 
 
 
 def _compared(
-    bundle: TokeniserBundle, content_format: ContentFormat, engine_counts: dict[str, list[int | None]]
+    bundle: TokeniserBundle, counter: PromptCounter, content_format: ContentFormat, engine_counts: dict[str, list[int | None]]
 ) -> TokeniserBundle:
-    """Raises Uncountable("damaged")."""
-    everything = dict.fromkeys(_SAMPLES, True)
-    counter = PromptCounter(msgspec.structs.replace(bundle, content_format=content_format, **everything))
+    counter = counter.speaking(content_format=content_format, **dict.fromkeys(_SAMPLES, True))
     shown = {
         kind: all(_ours(counter, sample) == count for sample, count in zip(samples, engine_counts[kind], strict=True))
         for kind, samples in _SAMPLES.items()

@@ -57,6 +57,7 @@ class Tools:
     own_sessions: Callable[[], set[int]]
     """Sessions of processes of ours that carry the tag and are no engines (the forking ones)."""
     find_environment: Callable[[str], EngineEnvironment]
+    installed_environments: Callable[[], list[str]]
     disk: WeightsDisk
     stage: Callable[[Stageable, Job[Any]], Staged]
     client: Callable[[str, str], EngineClient]

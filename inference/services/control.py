@@ -45,6 +45,9 @@ Kind = Literal["tenant", "key", "member", "model", "replica", "terms", "price", 
 # How long a figure's row is kept after a newer one: long enough for every live reader to have moved past it.
 FIGURE_KEEP = timedelta(seconds=60)
 
+# More are read with the next look.
+NEWS_ROWS = 1000
+
 # Any constant: the name of our advisory lock in PostgreSQL.
 FEED_LOCK_ID = 0x48656164
 
@@ -92,6 +95,19 @@ def has_rows_after(change_id: int) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM inference_controlchange WHERE id > %s LIMIT 1", [change_id])
         return cursor.fetchone() is not None
+
+
+def replica_news(*, after: int | None) -> tuple[int, bool]:
+    """The newest row's id, and whether one about a replica came after `after` (None: everything is news).
+
+    Asked some times a second by every node agent. A database with older rows than `after` has no news: who asks looks at
+    everything now and then anyway.
+    """
+    if after is None:
+        return ControlChange.objects.aggregate(newest=Max("id"))["newest"] or 0, True
+    rows = ControlChange.objects.filter(id__gt=after).order_by("id").values_list("id", "kind")[:NEWS_ROWS]
+    found = list(rows)
+    return found[-1][0] if found else after, any(kind == "replica" for _id, kind in found)
 
 
 def rows_after(change_id: int, *, limit: int) -> list[tuple[int, str, str, dict[str, Any] | None]]:

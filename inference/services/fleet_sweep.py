@@ -2,6 +2,7 @@
 
 from inference.services.lost_nodes import look_for_lost_nodes
 from inference.services.moving import settle_moves
+from inference.services.restarts import advance_restarts
 from inference.services.zones import advance_drains
 
 
@@ -9,4 +10,5 @@ def look_after_fleet() -> None:
     """Each step finds what is due by the database, so that several may do it at once."""
     look_for_lost_nodes()
     settle_moves()
+    advance_restarts()
     advance_drains()

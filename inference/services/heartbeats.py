@@ -4,7 +4,7 @@ An agent beats five times within `settings.NODE_LOST_S`; one that was silent for
 those it has (services/lost_nodes.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -48,6 +48,10 @@ class Beat:
     address: str = ""
     agent: str = ""
     """Tells agents of one name apart; empty: nobody else can have it."""
+    accelerator: str = ""
+    """cpu or cuda."""
+    environments: Sequence[str] | None = None
+    """Names of the engine environments that are installed there."""
 
 
 def lost_after() -> timedelta:
@@ -81,6 +85,8 @@ def note_beat(*, node: str, beat: Beat) -> None:
         "max_replicas": beat.max_replicas,
         "address": beat.address,
         "agent": beat.agent,
+        "accelerator": beat.accelerator,
+        "environments": None if beat.environments is None else list(beat.environments),
     }
     if not _may_have(node, beat.agent).exists():
         _first_beat(node, beat.agent, facts)

@@ -21,7 +21,7 @@ from inference.fleet_models import NodeWatch
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
 from inference.services.moving import replace
-from inference.services.replicas import advance
+from inference.services.replicas import MAX_REASON_CHARS, advance
 from inference.services.wanted import AGENTS
 from inference.weight_models import WeightCopy
 from tenants.services.audit import record_audit
@@ -29,6 +29,7 @@ from tenants.services.audit import record_audit
 log = structlog.get_logger(__name__)
 _S = ReplicaState
 LOST = "its node is lost: no heartbeat for {:g} s"
+UNPLACED = "; not placed again: "
 
 
 def look_for_lost_nodes() -> list[str]:
@@ -74,10 +75,17 @@ def _place_again() -> None:
             with transaction.atomic():
                 new = replace(replica)
                 AGENTS.drain([replica])
-        except NoNodeHasRoom as error:
-            log.warning("no_room_for_lost_replicas", replica=replica.id, reason=error.message)
-            return  # looked for again next time
+        except NoNodeHasRoom as error:  # looked for again next time
+            _say(replica, f"{replica.reason.partition(UNPLACED)[0]}{UNPLACED}{error.message}")
+            continue
         log.info("replica_placed_again", replica=replica.id, node=replica.node, replaced_by=new)
+
+
+def _say(replica: Replica, reason: str) -> None:
+    """For who looks at it while it is not placed."""
+    if reason[:MAX_REASON_CHARS] != replica.reason:
+        log.warning("no_room_for_lost_replica", replica=replica.id, reason=reason)
+        Replica.objects.filter(pk=replica.pk, state=_S.FAILED).update(reason=reason[:MAX_REASON_CHARS])
 
 
 def forget_node(*, node: str, actor: str) -> int:

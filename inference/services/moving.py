@@ -37,12 +37,15 @@ def _staying(replica_id: str) -> Replica:
     return replica
 
 
-def replace(replica: Replica, *, not_on: str = "", default_node: str = "") -> str:
-    """Ask for another one in its place; returns that one's id. Raises NoNodeHasRoom; nothing is changed then."""
+def replace(replica: Replica, *, not_on: str = "") -> str:
+    """Ask for another one in its place, on its own node if that can take it (and is not `not_on`); returns that one's id.
+
+    Raises NoNodeHasRoom; nothing is changed then.
+    """
     assert replica.version is not None, "a managed replica has a version"
     with transaction.atomic():
         Pool.objects.select_for_update().get(pk=replica.pool_id)  # as `want` does: one at a time a pool
-        new = request(replica.pool, replica.version, is_standby=replica.is_standby, default_node=default_node, not_on=not_on)
+        new = request(replica.pool, replica.version, is_standby=replica.is_standby, not_on=not_on, rather_on=replica.node)
         mine = Replica.objects.filter(pk=replica.pk, is_wanted=True, replaced_by="")
         if not mine.update(replaced_by=new):
             raise Conflict(f"replica {replica.id} is on its way out already")
@@ -69,17 +72,18 @@ def restart_replica(*, replica_id: str, actor: str) -> tuple[str, bool]:
             new, is_gapless = replace(replica), True
         except NoNodeHasRoom:
             AGENTS.drain([replica])
-            new, is_gapless = _in_its_place(replica), False
+            new, is_gapless = in_its_place(replica), False
         record_audit(
             actor=actor, action="replica.restart", target=replica_id, after={"replaced_by": new, "gapless": is_gapless}
         )
     return new, is_gapless
 
 
-def _in_its_place(replica: Replica) -> str:
-    """On its own node, whose room it has just given up."""
+def in_its_place(replica: Replica) -> str:
+    """Of one that was just drained, whose room is free by that. Returns the new one's id."""
     assert replica.version is not None
-    new = request(replica.pool, replica.version, is_standby=replica.is_standby, default_node=replica.node)
+    node = replica.node
+    new = request(replica.pool, replica.version, is_standby=replica.is_standby, default_node=node, rather_on=node)
     Replica.objects.filter(pk=replica.pk).update(replaced_by=new)
     return new
 

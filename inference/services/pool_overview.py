@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db.models import QuerySet
 
+from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaState
 from inference.policy.brain_tunables import targets_of
 from inference.scaling_models import ScaleDecision, WakeUp
 from inference.services.pool_seen import PoolNow, pool_now
 from inference.services.registry import targets_ms
 from inference.services.replica_starts import StartParts, last_starts
+from inference.services.restarts import newest_restarts
 from inference.services.version_labels import version_label
 
 _S = ReplicaState
@@ -55,6 +57,8 @@ class PoolOverview:
     woken_at: Any = None
     """Since when a request waits for it to wake; None: none does."""
     not_woken: str = ""
+    restart: RollingRestart | None = None
+    """The newest of its replicas."""
 
     @property
     def batch_caps(self) -> str:
@@ -71,8 +75,9 @@ def pools_overview(seen: Mapping[str, Any] | None) -> list[PoolOverview]:
     for pool_id, state, is_wanted, is_standby in rows:
         states[pool_id][state] += 1
         wanted[pool_id] += is_wanted and not is_standby
-    wake_ups = {row.pool_id: row for row in WakeUp.objects.all()}
-    return [_overview(pool, states[pool.pk], wanted[pool.pk], wake_ups.get(pool.pk), seen) for pool in pools]
+    wake_ups, restarts = {row.pool_id: row for row in WakeUp.objects.all()}, newest_restarts()
+    found = [_overview(pool, states[pool.pk], wanted[pool.pk], wake_ups.get(pool.pk), seen) for pool in pools]
+    return [replace(one, restart=restarts.get(one.id)) for one in found]
 
 
 def decisions_of(pool_id: int | None) -> QuerySet[ScaleDecision]:

@@ -67,7 +67,7 @@ def last_starts(pool: Pool, *, limit: int = 5) -> list[StartParts]:
 
 def newest_start(replica_id: str) -> StartParts | None:
     row = ReplicaStart.objects.filter(replica=replica_id).order_by("-id").first()
-    return None if row is None else _parts(row)
+    return None if row is None else parts_of(row)
 
 
 def forget_old_starts(*, now: datetime) -> int:

@@ -15,7 +15,7 @@ from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import CellLauncher
 from inference.launchers.node_agents import NodeAgents
 from inference.models import ModelVersion, Pool, Replica, ReplicaState, new_replica_id
-from inference.services.replicas import LIVE_STATES
+from inference.services.replicas import LIVE_STATES, publish_replica
 
 AGENTS: CellLauncher = NodeAgents()
 MAX_REPLICAS = 1000
@@ -49,8 +49,8 @@ def want(
 
     Warm ones go into rotation before new ones are asked for, and replicas are taken out of rotation before others are
     started to stand by. Those furthest from serving are let go first, of those alike the one with the fewest requests
-    (`in_flight`, by replica, where it is known); every one that serves is drained. New ones go to the live node with the
-    fewest (zones evened out first), or to `node` where no agent has reported yet. One that leaves for
+    (`in_flight`, by replica, where it is known); every one that serves is drained. New ones go where the launcher places
+    them, or to `node` where no agent has reported yet. One that leaves for
     another (services/moving.py) does not count: the other one does.
     """
     if serving < 0 or warm < 0 or serving + warm > MAX_REPLICAS:
@@ -62,7 +62,7 @@ def want(
         woken, rested = _place_in_rotation(kept, serving)
         num_serving = sum(1 for replica in kept if not replica.is_standby)
         missing = serving + warm - len(kept)
-        AGENTS.check_room(missing, environment=version.engine_environment, default_node=node)
+        AGENTS.check_room(missing, version=version, default_node=node)
         added = [
             request(pool, version, is_standby=num_serving + number >= serving, default_node=node) for number in range(missing)
         ]
@@ -106,7 +106,7 @@ def _wanted_of(pool: Pool, version: ModelVersion, in_flight: Mapping[str, int] |
     """Nearest to serving first; among those alike in rotation before standing by, the busiest first, then the oldest."""
     busy = in_flight or {}
     rows = Replica.objects.filter(pool=pool, version=version, is_wanted=True, state__in=LIVE_STATES, replaced_by="")
-    rows = rows.exclude(node="")
+    rows = rows.exclude(node="").select_related("pool__model", "version")
     key = {replica.id: _NEAREST_TO_SERVING[ReplicaState(replica.state)] for replica in rows}
     return sorted(rows, key=lambda row: (key[row.id], row.is_standby, -busy.get(row.id, 0), row.created_at, row.id))
 
@@ -123,12 +123,15 @@ def _place_in_rotation(kept: list[Replica], serving: int) -> tuple[list[str], li
         Replica.objects.filter(pk__in=[replica.pk for replica in moved]).update(is_standby=is_standby)
         for replica in moved:
             replica.is_standby = is_standby
+            publish_replica(replica)  # nothing new for gateways; agents look at once
     return [replica.id for replica in woken], [replica.id for replica in rested]
 
 
-def request(pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str = "", not_on: str = "") -> str:
+def request(
+    pool: Pool, version: ModelVersion, *, is_standby: bool, default_node: str = "", not_on: str = "", rather_on: str = ""
+) -> str:
     """One more; returns its id. Raises NoNodeHasRoom."""
-    place = AGENTS.place(environment=version.engine_environment, default_node=default_node, not_on=not_on)
+    place = AGENTS.place(version=version, default_node=default_node, not_on=not_on, rather_on=rather_on)
     replica = Replica(
         id=new_replica_id(),
         pool=pool,

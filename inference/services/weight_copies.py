@@ -16,10 +16,10 @@ from headway.errors import InvalidInput
 from inference.engines.options import over
 from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
-from inference.launchers.node_agents import is_made_for
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import ENDED, Rollout
 from inference.services.heartbeats import live_nodes
+from inference.services.node_fit import why_not
 from inference.services.replicas import LIVE_STATES, MAX_REASON_CHARS
 from inference.weight_models import COPY_TRANSITIONS, CopyState, WeightCopy
 from inference.weight_uris import is_fetched
@@ -111,9 +111,9 @@ def _uris(version: ModelVersion) -> list[str]:
 
 
 def _nodes_for(version: ModelVersion) -> list[str]:
-    """Live nodes with the kind of machine its environment is for, that take new replicas."""
+    """Live nodes that can run it and take new replicas."""
     alive = live_nodes().filter(is_cordoned=False).order_by("name")
-    return [node.name for node in alive if is_made_for(node, version.engine_environment)]
+    return [node.name for node in alive if not why_not(node, version.engine_environment)]
 
 
 def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]) -> int:

@@ -4,6 +4,7 @@ vLLM 0.32: templates are rendered to text, which is tokenised with `add_special_
 templates write their own; completions: on). Speed and memory: see bench/README.md.
 """
 
+import copy
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,13 @@ class PromptCounter:
         self._template = _compiled(bundle.chat_template)
         self._tool_template = _compiled(bundle.tool_template)
         self._cutter = Cutter(bundle.tokenizer_json)
+
+    def speaking(self, **changes: Any) -> "PromptCounter":
+        """The same with another bundle's facts (not its tokeniser or templates), sharing what was read."""
+        assert changes.keys().isdisjoint({"tokenizer_json", "chat_template", "tool_template"}), "those were read already"
+        other = copy.copy(self)
+        other.bundle = msgspec.structs.replace(self.bundle, **changes)
+        return other
 
     def chat(self, fields: dict[str, Any], *, max_tokens: int | None = None, memory: Recall | None = None) -> int:
         """Raises Uncountable; PromptTooLong where `max_tokens` is given and the text cannot fit."""

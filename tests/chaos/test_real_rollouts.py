@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from inference.engines.environments import default_environment, engines_dir
+from tests.chaos.breach_times import breach_times
 from tests.e2e.conftest import TINY
 from tests.e2e.installation import WEIGHTS, Installation, eventually
 
@@ -209,7 +210,13 @@ def test_a_bad_release_is_rolled_back_by_itself_without_a_failed_request(service
         assert not [event for event in shown["events"] if event["kind"] == "share"], "it never got a request"
         tell(f"{fault}: {shown['reason']}")
     else:
-        tell(f"{fault}: rolled back {took_s(shown):.0f} s after its first share: {shown['reason']}")
+        times = breach_times(service.installation, TINY, shown)
+        tell(
+            f"{fault}: rolled back {took_s(shown):.0f} s after its first share: {shown['reason']}; the evidence had crossed "
+            f"its gate {times.acted_on_s:.1f} s before that, and {times.share_gone_s:.1f} s after the crossing no request "
+            "went to the candidate any more"
+        )
+        assert times.share_gone_s <= ROLLED_BACK_WITHIN_S
     eventually(lambda: service.live_versions() == {"v1"}, within_s=60, every_s=1, what="its engine is gone")
     assert service.load.answered > before
     assert service.load.failures == []

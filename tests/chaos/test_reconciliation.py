@@ -49,7 +49,7 @@ def reconcile(service: Service) -> tuple[int, dict[str, Any]]:
     """Exit code and what it found."""
     installation = service.installation
     done = subprocess.run(
-        installation._command("reconcile", "--json"), env=installation.environment, capture_output=True, text=True, timeout=120
+        installation.command("reconcile", "--json"), env=installation.environment, capture_output=True, text=True, timeout=120
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from dashboard.views import operator_pools
+from inference.fleet_models import RollingRestart
 from inference.models import Pool
 from inference.services.scale_decisions import record_decision
 from inference.services.wake_ups import ask_for_wake_up
@@ -87,6 +88,23 @@ def test_what_may_not_be_is_said_beside_its_field_and_changes_nothing(client: Cl
     assert response.status_code == 400 and b"field-error" in response.content
     assert Pool.objects.values().get() == before
     assert client.post("/operator/pools/99999/", ASKED).status_code == 404
+
+
+def test_all_replicas_are_restarted_once_its_name_is_typed_and_it_can_be_stopped(client: Client) -> None:
+    scaled_pool()
+    have(2)
+    all_ready()
+    address = f"/operator/pools/{pool().id}/restart/"
+    client.post(address, {"confirm": "another"})
+    assert not RollingRestart.objects.exists()
+    client.post(address, {"confirm": "m"})
+    client.post(address, {"confirm": "m"})
+    assert RollingRestart.objects.get().by == "operator:operator"
+    text = text_of(client.get("/operator/pools/"))
+    assert "restarting 0 done, 2 to come" in text and "Stop restarting" in text
+    client.post(f"{address}cancel/")
+    assert re.search("restart cancelled just now ?: by operator:operator", text_of(client.get("/operator/pools/")))
+    assert client.post("/operator/pools/99999/restart/", {"confirm": "m"}).status_code == 404
 
 
 def test_decisions_are_listed_with_reason_and_evidence_and_by_pool(client: Client) -> None:

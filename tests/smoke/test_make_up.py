@@ -53,7 +53,7 @@ def test_up_serves_a_second_up_reuses_and_down_leaves_nothing(installation: Inst
     assert set(pids) == set(running(installation)), "the second up starts nothing"
 
     other_ports = subprocess.run(
-        installation._command("up"),
+        installation.command("up"),
         env={**installation.environment, "HEADWAY_GATEWAY_PORT": str(installation.port + 1)},
         capture_output=True,
         text=True,
@@ -97,7 +97,7 @@ def test_a_taken_port_is_a_clear_message(installation: Installation) -> None:
         other.bind(("127.0.0.1", installation.port))
         other.listen()
         done = subprocess.run(
-            installation._command("up"), env=installation.environment, capture_output=True, text=True, timeout=60
+            installation.command("up"), env=installation.environment, capture_output=True, text=True, timeout=60
         )
     assert done.returncode == 1
     assert f"port {installation.port} on 127.0.0.1 is taken" in done.stderr

@@ -30,6 +30,7 @@ import traceback
 from pathlib import Path
 
 import setproctitle
+from prefork_warm import IDLE_S, Tokenisers, import_more, register_kernels
 
 
 def import_engine():
@@ -53,6 +54,8 @@ def import_engine():
     for module in list(sys.modules.values()):
         if vars(module).get("get_mp_context") is original:  # vars: some modules import lazily when they are asked
             module.get_mp_context = system_utils.get_mp_context
+    import_more()
+    register_kernels()
     return entry.main
 
 
@@ -60,6 +63,7 @@ class Prefork:
     def __init__(self, control: socket.socket, main) -> None:
         self.control = control
         self.main = main
+        self.tokenisers = Tokenisers()
         self.buffer = b""
         self.woken, self.wake = os.pipe()
         os.set_blocking(self.woken, False)
@@ -72,7 +76,9 @@ class Prefork:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
         while True:
-            readable, _, _ = select.select([self.control, self.woken], [], [], 30)
+            readable, _, _ = select.select([self.control, self.woken], [], [], IDLE_S)
+            if not readable and self.tokenisers.is_asked:
+                self.tokenisers.read_next()
             if self.woken in readable:
                 os.read(self.woken, 4096)
             self.reap()
@@ -109,6 +115,8 @@ class Prefork:
                 self.become_check(order)
             self.become_server(order)
         self.send({"launched": order["launch"], "pid": pid})
+        if "check" not in order:
+            self.tokenisers.ask_for(order["argv"])
 
     def become_check(self, order: dict) -> None:
         """In the child; never returns."""
@@ -148,6 +156,7 @@ class Prefork:
             os.environ.update(order["env"])
             sys.argv = ["vllm-server", *order["argv"]]
             gc.enable()
+            self.tokenisers.use(order["argv"])
             self.main()
             status = 0
         except SystemExit as end:

@@ -1,5 +1,6 @@
 """In-memory twins of what a replica's run works with, so that its whole life takes milliseconds."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,9 @@ IDLE = EngineLoad(num_running=0, num_waiting=0, kv_usage_ratio=0.0, progress=0.0
 class NowJobs:
     """Runs a job when it is started."""
 
+    def __init__(self) -> None:
+        self.finished = threading.Event()
+
     def start(self, _name: str, work: Callable[[Job[T]], T]) -> Job[T]:
         job: Job[T] = Job()
         job.run(work)
@@ -46,6 +50,7 @@ class LaterJobs:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.finished = threading.Event()
 
     def start(self, _name: str, work: Callable[[Job[T]], T]) -> Job[T]:
         job: Job[T] = Job()
@@ -123,6 +128,8 @@ class FakeEngine(EngineClient):
         self.tally = None
         self.num_asked = 0
         self.num_warmed = 0
+        self.turns: list[str] = []
+        self.cannot_wake = ""
         self.counts_with: PromptCounter | None = None
         self.miscounts_by = 0
 
@@ -133,6 +140,14 @@ class FakeEngine(EngineClient):
 
     def warm_logprobs(self, *, timeout_s: float) -> None:
         self.num_warmed += 1
+
+    def sleep(self, *, timeout_s: float) -> None:
+        self.turns.append("sleep")
+
+    def wake_up(self, *, timeout_s: float) -> None:
+        self.turns.append("wake up")
+        if self.cannot_wake:
+            raise EngineFailed(self.cannot_wake)
 
     def max_model_len(self, *, timeout_s: float) -> int:
         return 2048
@@ -175,8 +190,15 @@ class FakeLink:
         self.uses: list[tuple[int, str]] = []
         self.evicted: list[int] = []
         self.is_away = False
+        self.is_news = False
+        self.num_polls = 0
+
+    def has_news(self) -> bool:
+        had, self.is_news = self.is_news, False
+        return had and not self.is_away
 
     def poll(self) -> list[Desired] | None:
+        self.num_polls += 1
         return None if self.is_away else [row for row in self.rows if row.state != ReplicaState.STOPPED]
 
     def move(self, replica_id: str, *, expected: ReplicaState, to: ReplicaState, reason: str = "", **changes: Any) -> None:
@@ -282,6 +304,7 @@ class Workshop:
     settings: NodeSettings = field(default_factory=NodeSettings)
     stage: Callable[[Any, Job[Staged]], Staged] = lambda _desired, _job: Staged(path=Path("/w"), digest="d1")
     bundle: TokeniserBundle | None = None
+    kind: EngineKind = EngineKind.CPU
     acknowledged: list[tuple[int, float]] = field(default_factory=list)
 
     def tools(self) -> Tools:
@@ -306,7 +329,8 @@ class Workshop:
             revocations=Revocations(home.tls),
             launcher=lambda _kind: self.launcher,
             own_sessions=set,
-            find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=EngineKind.CPU),
+            find_environment=lambda name: EngineEnvironment(name=name, folder=self.folder, kind=self.kind),
+            installed_environments=lambda: ["vllm-cpu-1"],
             disk=WeightsDisk(home.weights, home.node, self.settings.disk, free_bytes=lambda _path: 10**15),
             stage=lambda wanted, job: self.stage(wanted, job),
             client=lambda _url, _model: self.engine,

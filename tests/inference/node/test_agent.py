@@ -1,18 +1,22 @@
 """The loop over twins; and the files it keeps."""
 
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from headway.home import Home
 from inference.models import ReplicaState
-from inference.node.agent import Agent
+from inference.node.agent import NEWS_EVERY_S, Agent
 from inference.node.engine_log import last_words, rotate, size_of
-from inference.node.jobs import Job
+from inference.node.jobs import Job, ThreadJobs
 from inference.node.node_files import NodeFiles, Remembered, node_names
+from inference.node.replica_run import ReplicaRun
 from inference.node.weight_files import Staged
 from inference.services.node import Desired
 from tests.inference.node.fakes import Workshop, desired
@@ -49,6 +53,43 @@ def test_rows_that_appear_are_started_and_rows_that_are_done_are_forgotten(shop:
     assert shop.link.states[-2:] == [S.DRAINING, S.STOPPED]
 
 
+def test_a_start_waits_for_no_tick_between_its_steps(shop: Workshop) -> None:
+    agent = agent_of(shop)
+    shop.link.rows = [desired()]
+    ticks(agent, shop, 2)
+    assert agent.runs["rep-1"].state == S.READY, "from asked for to ready, as no step had to wait"
+
+
+def test_what_is_published_of_a_replica_is_polled_before_its_time(shop: Workshop) -> None:
+    agent = agent_of(shop)
+    agent.tick()
+    before = shop.link.num_polls
+    shop.clock.advance(NEWS_EVERY_S)
+    agent.tick()
+    assert shop.link.num_polls == before
+    shop.link.is_news = True
+    shop.clock.advance(NEWS_EVERY_S)
+    agent.tick()
+    assert shop.link.num_polls == before + 1
+
+
+def test_a_job_that_ends_makes_the_loop_look_at_once(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick comes only every hour, so the start below ends by the jobs' own endings."""
+    monkeypatch.setattr("inference.node.agent.TICK_S", 3600.0)
+    shop.jobs, shop.clock = ThreadJobs(), SystemClock()  # type: ignore[assignment]
+    shop.link.rows = [desired()]
+    agent, stop = agent_of(shop), threading.Event()
+    loop = threading.Thread(target=agent.run, args=(stop,), daemon=True)
+    loop.start()
+    while "ready" not in shop.link.states:
+        assert loop.is_alive()
+        time.sleep(0.01)
+    stop.set()
+    shop.jobs.finished.set()
+    loop.join(30)
+    assert not loop.is_alive()
+
+
 def test_a_row_that_vanishes_takes_its_engine_along(shop: Workshop) -> None:
     agent = agent_of(shop)
     shop.link.rows = [desired()]
@@ -78,12 +119,14 @@ def test_a_replica_that_breaks_its_job_is_held_and_the_others_go_on(shop: Worksh
 def test_a_fault_in_a_step_is_that_replicas_alone(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_of(shop)
     shop.link.rows = [desired(), desired(replica_id="rep-2")]
-    ticks(agent, shop, 1)
+    start_engine = ReplicaRun._start_engine
 
-    def broken(_staged: Staged) -> None:
-        raise KeyError("a fault of ours")
+    def broken(run: ReplicaRun, staged: Staged) -> None:
+        if run.id == "rep-1":
+            raise KeyError("a fault of ours")
+        start_engine(run, staged)
 
-    monkeypatch.setattr(agent.runs["rep-1"], "_start_engine", broken)
+    monkeypatch.setattr(ReplicaRun, "_start_engine", broken)
     ticks(agent, shop, 12)
     assert (agent.runs["rep-1"].state, agent.runs["rep-1"].is_held) == (S.FAILED, True)
     assert agent.runs["rep-2"].state == S.READY
@@ -137,6 +180,15 @@ def test_a_replica_that_was_ready_without_an_engine_starts_again(shop: Workshop)
     assert "was not there when the node agent started" in shop.link.last_reason
     ticks(agent, shop, 8)
     assert agent.runs["rep-1"].state == S.READY
+
+
+def test_an_engine_that_was_being_certified_is_certified_by_the_next_agent(shop: Workshop) -> None:
+    shop.link.rows = [desired()]
+    ticks(agent_of(shop), shop, 8)
+    shop.link.rows = [replace(shop.link.rows[0], state=S.CERTIFYING)]
+    second = ticks(agent_of(shop), shop, 3)
+    assert second.runs["rep-1"].state == S.READY
+    assert len(shop.launcher.launched) == 1
 
 
 def test_an_engine_of_a_start_the_registry_does_not_know_is_not_kept(shop: Workshop) -> None:

@@ -8,6 +8,7 @@ import pytest
 from inference.engines.vllm import parse_metrics
 from inference.node.agent import Agent
 from inference.node.beating import Loads, Scraped
+from inference.node.machine import accelerator
 from inference.services.heartbeats import beat_every_s
 from tests.inference.node.fakes import IDLE, Workshop, desired
 
@@ -56,6 +57,7 @@ def test_an_agent_says_where_it_is_what_it_has_room_for_and_what_its_engines_do(
         agent.tick()
     beat = shop.link.beats[-1]
     assert (beat.zone, beat.max_replicas, list(beat.loads)) == ("north", 4, ["rep-1"])
+    assert (beat.accelerator, beat.environments) == (accelerator(), ["vllm-cpu-1"])
     assert len(shop.link.beats) == shop.link.num_fleet_looks == 20 / beat_every_s()
 
 

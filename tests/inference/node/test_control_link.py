@@ -15,6 +15,7 @@ from inference.errors import NodeNameTaken
 from inference.fleet_models import ReplicaLoad
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
+from inference.services.control import publish_now
 from inference.services.heartbeats import Beat, Load, check_name
 from inference.services.node import ReferenceKey, mark_stopped
 from inference.services.registry import register_model, scale
@@ -228,3 +229,23 @@ def test_a_row_of_the_release_before_is_the_first_agents_that_beats(clock: FakeC
     NodeHeartbeat.objects.create(name="here", machine_kind="cpu-b", seen_at=timezone.now())
     beaten(ControlLink("here", clock, agent="one"))
     assert NodeHeartbeat.objects.get().agent == "one"
+
+
+def test_news_is_what_was_published_of_a_replica_since_it_was_asked_for_last(link: ControlLink, replica: Replica) -> None:
+    assert link.has_news(), "nothing is known yet"
+    assert not link.has_news()
+    publish_now(kind="tenant", key="t", payload={})
+    assert not link.has_news()
+    advance(replica_id=replica.id, expected=S.REQUESTED, to=S.STAGING)
+    publish_now(kind="tenant", key="t", payload={})
+    assert link.has_news()
+    assert not link.has_news()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_the_database_was_away_everything_is_news(link: ControlLink, clock: FakeClock) -> None:
+    link.has_news()
+    with database_away():
+        assert not link.has_news()
+    clock.advance(RETRY_S)
+    assert link.has_news()

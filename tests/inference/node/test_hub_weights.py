@@ -80,6 +80,42 @@ def test_a_cut_download_is_gone_on_with_in_the_same_staging(tools: StagingTools,
     assert from_where(served) == [0, 70_000]
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large is 150 kB in place of 50 GB, and a piece 60 kB."""
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 150_000)
+    monkeypatch.setattr("inference.node.hub_download.PIECE_BYTES", 60_000)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_file_larger_than_one_answer_comes_in_pieces_and_goes_on_where_it_was_cut(tools: StagingTools, served: Hub) -> None:
+    served.most_bytes = 60_000
+    served.cut_after["model.safetensors"] = [60_000, 10_000] + [0] * RETRIES
+    with pytest.raises(ChildFailed):
+        stage(URI, tools)
+    before = len(served.ranges)
+    staged = stage(URI, tools)
+    assert (staged.path / "model.safetensors").read_bytes() == WEIGHTS
+    assert from_where(served)[:3] == [0, 60_000, 70_000]
+    assert from_where(served, before) == [70_000, 130_000, 190_000]
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_file_that_is_given_in_no_piece_comes_by_the_hubs_own_protocol(
+    tools: StagingTools, served: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def by_xet(_repository: str, name: str, **_options: object) -> str:
+        made = tmp_path / "rebuilt"
+        made.write_bytes(FILES[name])
+        return str(made)
+
+    monkeypatch.setattr("inference.node.hub_download.hf_hub_download", by_xet)
+    served.most_bytes = 1000
+    staged = stage(URI, tools)
+    assert (staged.path / "model.safetensors").read_bytes() == WEIGHTS
+    assert from_where(served) == []
+
+
 @pytest.mark.parametrize("cut_after", [0, 1, 99_999, len(WEIGHTS) - 1])
 def test_what_came_before_it_was_cut_is_not_fetched_again_by_a_later_staging(
     tools: StagingTools, served: Hub, cut_after: int

@@ -285,28 +285,37 @@ def test_capacity_counts_the_tokens_of_cache_that_the_engine_has(serving: RealNo
     assert counted_tokens(tiny, 64, "float32") == cache_tokens_of(serving, REPLICA)
 
 
-def test_an_engine_that_speculates_by_ngrams_answers_the_same_and_says_how_often_it_was_right(
-    serving: RealNode, tiny: Path
+@pytest.mark.parametrize("method", ["ngram", pytest.param("draft", marks=pytest.mark.soak)])
+def test_an_engine_that_speculates_answers_the_same_and_says_how_often_it_was_right(
+    serving: RealNode, tiny: Path, method: str
 ) -> None:
-    options = EngineOptions(max_model_len=2048, speculate="ngram:4:1-3")
+    speculate = {"ngram": "ngram:4:1-3", "draft": f"draft:{tiny}:3"}[method]
+    replica_id, model = f"rep-{method}", f"guessing-by-{method}"
     serving.request(
-        tiny, model="guessing", replica_id="rep-guess", engine_args=["--kv-cache-memory-bytes", "64M"], options=options
+        tiny,
+        model=model,
+        replica_id=replica_id,
+        engine_args=["--kv-cache-memory-bytes", "64M"],
+        options=EngineOptions(max_model_len=2048, speculate=speculate),
     )
-    serving.until_state(S.READY, "rep-guess")
+    serving.until_state(S.READY, replica_id)
     # Greedy and in float32, so the same tokens; long, so that they repeat and n-grams are found.
     ask = {"prompt": "one two three " * 20, "max_tokens": 300, "temperature": 0}
     texts = []
-    for replica_id, model in ((REPLICA, "tiny"), ("rep-guess", "guessing")):
-        with serving.client(replica_id) as client:
-            texts.append(client.post("/v1/completions", json={**ask, "model": model}).json()["choices"][0]["text"])
+    for name, served in ((REPLICA, "tiny"), (replica_id, model)):
+        with serving.client(name) as client:
+            texts.append(client.post("/v1/completions", json={**ask, "model": served}).json()["choices"][0]["text"])
     assert texts[0] == texts[1]
 
     def ratio() -> float | None:
-        load = serving.agent.loads().get("rep-guess")
+        load = serving.agent.loads().get(replica_id)
         return load.acceptance_ratio if load is not None else None
 
     serving.until_local(lambda: ratio() is not None, "its metrics tell of it", within_s=20)
-    assert 0.0 <= (ratio() or 0.0) <= 1.0
+    found = ratio() or 0.0
+    print(f"speculation by {method}: {found:.3f} of the proposed tokens were right")  # noqa: T201
+    # A draft model that is the model itself is right whenever it is asked in float32; n-grams of random weights seldom are.
+    assert found > 0.9 if method == "draft" else 0.0 <= found <= 1.0
     assert serving.agent.loads()[REPLICA].acceptance_ratio is None
 
 

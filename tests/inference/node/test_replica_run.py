@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference.engines.vllm import EngineLoad
+from inference.engines.environments import EngineKind
+from inference.engines.vllm import EngineLoad, EngineSettings
 from inference.errors import BadWeights
 from inference.models import ReplicaState
 from inference.node.child import ChildFailed
@@ -49,7 +50,7 @@ def test_a_requested_replica_becomes_ready_by_every_state_on_the_way(shop: Works
     assert run.desired.epoch == 1
     assert run.desired.url == f"unix:{run.tools.sockets}/rep-1.sock"
     assert shop.link.digests == ["d1"]
-    assert (shop.engine.num_asked, shop.engine.num_warmed) == (2, 1)
+    assert (shop.engine.num_asked, shop.engine.num_warmed) == (1, 1)
     assert list(run.tools.files.read_runs()) == ["rep-1"]
 
 
@@ -358,3 +359,90 @@ def test_a_warm_replica_whose_engine_dies_fails(shop: Workshop) -> None:
     run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
     shop.launcher.crash()
     steps(run, shop, S.FAILED)
+
+
+@pytest.fixture
+def sleeper(shop: Workshop) -> Workshop:
+    """On CUDA, where replicas that stand by sleep."""
+    shop.kind = EngineKind.CUDA
+    shop.settings = NodeSettings(engine=EngineSettings(sleeps=True))
+    return shop
+
+
+def step(run: ReplicaRun, shop: Workshop, times: int = 1) -> None:
+    for _ in range(times):
+        run.step(shop.clock.monotonic_s())
+
+
+def asleep(shop: Workshop) -> ReplicaRun:
+    run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
+    step(run, shop, 2)
+    assert shop.engine.turns == ["sleep"]
+    return run
+
+
+def test_a_replica_that_stands_by_sleeps_and_is_woken_and_asked_for_a_token_before_it_serves(sleeper: Workshop) -> None:
+    run = asleep(sleeper)
+    (spec,) = sleeper.launcher.launched
+    assert "--enable-sleep-mode" in spec.arguments and spec.process_environment["VLLM_SERVER_DEV_MODE"] == "1"
+    num_asked = sleeper.engine.num_asked
+    sync(run, sleeper, is_standby=False)
+    step(run, sleeper)
+    assert (run.state, sleeper.engine.turns) == (S.WARM, ["sleep", "wake up"]), "it serves once it is awake"
+    steps(run, sleeper, S.READY)
+    assert sleeper.engine.num_asked == num_asked + 1
+
+
+def test_one_that_sleeps_is_sent_no_canary_and_its_metrics_are_watched(sleeper: Workshop) -> None:
+    run = asleep(sleeper)
+    num_asked = sleeper.engine.num_asked
+    for _ in range(10):
+        sleeper.clock.advance(run.tools.settings.watchdog.canary_every_s)
+        step(run, sleeper, 2)
+    assert (run.state, sleeper.engine.num_asked, sleeper.engine.turns) == (S.WARM, num_asked, ["sleep"])
+    assert run.watchdog is not None and run.watchdog.load is not None
+
+
+def finish_until(run: ReplicaRun, shop: Workshop, jobs: LaterJobs, state: ReplicaState) -> None:
+    for _ in range(20):
+        if run.state == state:
+            return
+        jobs.finish()
+        step(run, shop)
+    raise AssertionError(f"{run.state}, not {state}")
+
+
+def test_what_is_wanted_while_it_is_sent_to_sleep_waits_for_that(sleeper: Workshop) -> None:
+    jobs = sleeper.jobs = LaterJobs()
+    run = start(sleeper, desired(is_standby=True))
+    finish_until(run, sleeper, jobs, S.WARM)
+    step(run, sleeper)
+    sync(run, sleeper, is_standby=False)
+    step(run, sleeper, 3)
+    assert (run.state, sleeper.engine.turns, len(jobs.waiting)) == (S.WARM, [], 1)
+    finish_until(run, sleeper, jobs, S.READY)
+    assert sleeper.engine.turns == ["sleep", "wake up"]
+
+
+def test_one_that_cannot_be_woken_is_started_anew(sleeper: Workshop) -> None:
+    """As where another engine has taken the memory meanwhile."""
+    run = asleep(sleeper)
+    sleeper.engine.cannot_wake = "/wake_up answered with HTTP 500"
+    sync(run, sleeper, is_standby=False)
+    steps(run, sleeper, S.FAILED)
+    assert "wake_up" in sleeper.link.last_reason and not run.is_held
+    sleeper.clock.advance(1.0)
+    steps(run, sleeper, S.READY)
+    assert len(sleeper.launcher.launched) == 2
+
+
+@pytest.mark.parametrize(("kind", "sleeps"), [(EngineKind.CPU, True), (EngineKind.CUDA, False)])
+def test_without_the_mode_nothing_sleeps(shop: Workshop, kind: EngineKind, sleeps: bool) -> None:
+    shop.kind, shop.settings = kind, NodeSettings(engine=EngineSettings(sleeps=sleeps))
+    run = steps(start(shop, desired(is_standby=True)), shop, S.WARM)
+    step(run, shop, 3)
+    (spec,) = shop.launcher.launched
+    assert "--enable-sleep-mode" not in spec.arguments and "VLLM_SERVER_DEV_MODE" not in spec.process_environment
+    sync(run, shop, is_standby=False)
+    steps(run, shop, S.READY)
+    assert shop.engine.turns == []

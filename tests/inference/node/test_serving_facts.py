@@ -7,7 +7,7 @@ import pytest
 from inference.engines.vllm import rendering_args
 from inference.errors import EngineFailed
 from inference.models import ReplicaState
-from inference.node.serving_facts import NO_FACTS, serving_facts
+from inference.node.serving_facts import NO_FACTS, own_counter, serving_facts
 from inference.node.tokeniser_files import read_tokeniser, tokeniser_file, write_tokeniser
 from inference.node.weight_files import Staged, write_json
 from inference.node.weights import StagingTools
@@ -27,20 +27,20 @@ def engine_with(counter: PromptCounter, miscounts_by: int = 0) -> FakeEngine:
 
 
 def test_counts_that_agree_are_trusted() -> None:
-    facts = serving_facts(engine_with(byte_counter()), UNCHECKED)
+    facts = serving_facts(engine_with(byte_counter()), own_counter(UNCHECKED))
     assert facts.max_model_len == 2048
     assert decode_bundle(facts.tokeniser) == byte_bundle()
 
 
 def test_only_what_agrees_is_trusted() -> None:
-    bundle = decode_bundle(serving_facts(engine_with(byte_counter(), miscounts_by=1), UNCHECKED).tokeniser)
+    bundle = decode_bundle(serving_facts(engine_with(byte_counter(), miscounts_by=1), own_counter(UNCHECKED)).tokeniser)
     assert (bundle.counts_chat, bundle.counts_parts, bundle.counts_tools, bundle.counts_prompts) == (False, False, False, True)
 
 
 def test_a_template_that_reads_parts_is_found_out() -> None:
     template = "{% for message in messages %}{% for part in message['content'] %}{{ part['text'] }};{% endfor %}{% endfor %}"
     engine = engine_with(byte_counter(chat_template=template, content_format="openai"))
-    bundle = decode_bundle(serving_facts(engine, byte_bundle(chat_template=template)).tokeniser)
+    bundle = decode_bundle(serving_facts(engine, own_counter(byte_bundle(chat_template=template))).tokeniser)
     assert (bundle.content_format, bundle.counts_chat, bundle.counts_parts) == ("openai", True, True)
 
 
@@ -49,11 +49,11 @@ def test_an_engine_with_another_tokeniser_gets_no_counts() -> None:
         def num_tokens(self, sample: object, *, timeout_s: float) -> int:
             return 1
 
-    assert serving_facts(Another(), UNCHECKED).digest == ""
+    assert serving_facts(Another(), own_counter(UNCHECKED)).digest == ""
 
 
 def test_without_a_tokeniser_there_is_still_a_context() -> None:
-    facts = serving_facts(FakeEngine(), None)
+    facts = serving_facts(FakeEngine(), own_counter(None))
     assert (facts.digest, facts.max_model_len) == ("", 2048)
     assert NO_FACTS.digest == ""
 
@@ -64,7 +64,7 @@ def test_an_engine_that_breaks_is_not_certified() -> None:
             raise EngineFailed("gone")
 
     with pytest.raises(EngineFailed):
-        serving_facts(Broken(), UNCHECKED)
+        serving_facts(Broken(), own_counter(UNCHECKED))
 
 
 def test_a_ready_replica_names_its_tokeniser_and_its_context(tmp_path: Path) -> None:

