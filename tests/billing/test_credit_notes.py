@@ -138,15 +138,16 @@ def test_a_reference_is_one_note_however_often_it_is_told_and_another_wish_is_re
     first = again(invoice, {1: 200})
     assert again(invoice, {1: 200}) == first
     assert again(invoice, {1: 200}, reference=" ticket  7 ") == first
-    for wish in (
-        lambda: again(invoice, {1: 201}),
-        lambda: again(invoice, {1: 200, 2: 1}),
-        lambda: again(invoice),
-        lambda: again(invoice, {1: 200}, reason="another"),
-        lambda: again(other, {1: 200}),
-    ):
+    wishes: tuple[tuple[Invoice, dict[int, int] | None, str], ...] = (
+        (invoice, {1: 201}, "a mistake"),
+        (invoice, {1: 200, 2: 1}, "a mistake"),
+        (invoice, None, "a mistake"),
+        (invoice, {1: 200}, "another"),
+        (other, {1: 200}, "a mistake"),
+    )
+    for of, amounts, reason in wishes:
         with pytest.raises(ReferenceUsed):
-            wish()
+            again(of, amounts, reason=reason)
     with pytest.raises(InvalidInput):
         again(invoice, {1: 1}, reference="x" * 201)
     whole = again(invoice, reference="ticket 8")
