@@ -152,6 +152,7 @@ class CreditNote(models.Model):
     tenant_id = models.UUIDField()
     number = models.CharField(max_length=32, unique=True)
     reason = models.CharField(max_length=300)
+    reference = models.CharField(max_length=200, blank=True, help_text="of what it is issued for, once")
     subtotal_minor = models.BigIntegerField()
     tax_minor = models.BigIntegerField()
     total_minor = models.BigIntegerField()
@@ -161,7 +162,10 @@ class CreditNote(models.Model):
     mailed_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = (models.CheckConstraint(condition=Q(total_minor__gt=0), name="a_credit_note_takes_something_back"),)
+        constraints = (
+            models.CheckConstraint(condition=Q(total_minor__gt=0), name="a_credit_note_takes_something_back"),
+            models.UniqueConstraint(fields=("reference",), condition=~Q(reference=""), name="a_reference_takes_back_once"),
+        )
 
     def __str__(self) -> str:
         return self.number

@@ -137,6 +137,7 @@ class Adjustment(models.Model):
     amount_picos = models.BigIntegerField()
     reason = models.CharField(max_length=500)
     actor = models.CharField(max_length=200)
+    reference = models.CharField(max_length=200, blank=True, help_text="of what it is made for, once")
     billing_month = models.CharField(max_length=7, help_text="YYYY-MM: whose statement it is on")
     usage_at = models.DateTimeField(help_text="when what it corrects ended: where usage over time counts it")
     # Of what it corrects.
@@ -162,6 +163,7 @@ class Adjustment(models.Model):
             models.UniqueConstraint(
                 fields=("record",), condition=models.Q(kind=AdjustmentKind.LATE_RECORD), name="a_record_comes_late_once"
             ),
+            models.UniqueConstraint(fields=("reference",), condition=~models.Q(reference=""), name="a_reference_adjusts_once"),
         )
 
     def __str__(self) -> str:

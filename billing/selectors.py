@@ -7,10 +7,11 @@ from statistics import median
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from billing.models import MonthSpend, Price, UsageHour, UsageRecord
+from billing.models import Adjustment, MonthSpend, Price, UsageHour, UsageRecord
 from billing.services.reconciliation_reads import findings_of, newest_finished
 
 _FIELDS = tuple(field.name for field in UsageRecord._meta.fields if field.name != "id")
@@ -24,11 +25,16 @@ def usage_of_tenant(tenant_id: UUID) -> Iterator[dict[str, Any]]:
 
 
 def usage_of_request(tenant_id: UUID | str, request_id: str) -> dict[str, Any] | None:
-    """One record by its request id, if it is the tenant's."""
-    found: dict[str, Any] | None = (
-        UsageRecord.objects.filter(tenant_id=tenant_id, request_id=request_id).values(*_FIELDS).first()
-    )
-    return found
+    """One record by its request id, if it is the tenant's; with what corrections have added to it (`corrected_picos`)."""
+    rows = with_corrections(UsageRecord.objects.filter(tenant_id=tenant_id, request_id=request_id))
+    found: dict[str, Any] | None = rows.values(*_FIELDS, "corrected_picos").first()
+    return None if found is None else found | {"corrected_picos": int(found["corrected_picos"])}
+
+
+def with_corrections(rows: QuerySet[UsageRecord]) -> QuerySet[Any]:
+    """Each with the sum of its adjustments, `corrected_picos`: below zero, it costs less than it was rated."""
+    sums = Adjustment.objects.filter(record=OuterRef("pk")).order_by().values("record").annotate(sum=Sum("amount_picos"))
+    return rows.annotate(corrected_picos=Coalesce(Subquery(sums.values("sum")), 0))
 
 
 def requests_of_tenant(

@@ -1,6 +1,7 @@
 """Who is billed, as customers fill it in. What may be is for the service to say."""
 
 from typing import Any
+from uuid import UUID
 
 from django import forms
 
@@ -40,14 +41,14 @@ class AccountForm(forms.Form):
     purchase_order = _text("Purchase order", max_length=64)
     currency = forms.ChoiceField(label="Currency of invoices", widget=forms.Select(attrs=SELECT))
 
-    def __init__(self, *args: Any, now_in: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, tenant_id: UUID, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["currency"].choices = [(code, code) for code in currencies_on_offer(now_in)]  # type: ignore[attr-defined]
+        self.fields["currency"].choices = [(code, code) for code in currencies_on_offer(tenant_id)]  # type: ignore[attr-defined]
 
 
 def account_form(account: Any, posted: Any = None) -> AccountForm:
     initial = {name: getattr(account, name) for name in AccountForm.base_fields}
-    return AccountForm(posted, initial=initial, now_in=account.currency)
+    return AccountForm(posted, initial=initial, tenant_id=account.tenant_id)
 
 
 class TopUpForm(forms.Form):

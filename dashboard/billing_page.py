@@ -10,13 +10,14 @@ from billing.selectors import spent_picos
 from billing.services.accounts import billing_account
 from billing.services.balance_reads import grants_of, overdrawn_picos
 from billing.services.invoice_reads import due_by_currency
+from billing.services.open_months import open_month
 from billing.services.own_account import PayTo, pay_to
 from billing.services.statements import StatementDraft, draft_statement
 from billing.services.top_ups import top_up_of
 from dashboard.money_shown import ShownLine, Totals, money, shown_lines, totals_of
 from headway.errors import HeadwayError
 from headway.money import micros_up
-from headway.months import Month, month_of, zone_named
+from headway.months import Month, month_named, month_of, zone_named
 from tenants.selectors import TermsInForce, plan_of, terms_on
 from tenants.services.alerts import BUDGET_PERCENTS
 
@@ -93,7 +94,9 @@ class BillingPage:
 def billing_page(tenant: Any, now: datetime | None = None) -> BillingPage:
     now = now or timezone.now()
     plan, sender = plan_of(tenant), pay_to()
-    terms, month = terms_on(tenant, plan), month_of(now, tenant.time_zone)
+    # After a change of time zones the month that runs there may be closed: what is used now is on the next one.
+    month = month_named(open_month(tenant.id, now, tenant.time_zone, now=now), tenant.time_zone)
+    terms = terms_on(tenant, plan)
     spent = spent_picos(tenant.id, month.name)
     draft, problem = _draft(tenant, month, now)
     return BillingPage(

@@ -6,9 +6,12 @@ from typing import Concatenate, ParamSpec
 
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.http import urlencode
 
 from tenants.selectors import is_operator
+from tenants.services.second_factor import owes_second_factor
 
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
@@ -34,7 +37,7 @@ NAVIGATION = (
 
 
 def operators_only(view: View[P]) -> Callable[..., HttpResponseBase]:
-    """Strangers log in; who is no operator is told that there is nothing."""
+    """Strangers log in; who is no operator is told that there is nothing; who has a second factor has used it."""
 
     @wraps(view)
     def page(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
@@ -42,6 +45,9 @@ def operators_only(view: View[P]) -> Callable[..., HttpResponseBase]:
             return redirect_to_login(request.get_full_path(), reverse("admin:login"))
         if not is_operator(request.user):
             raise Http404("there is no such page")
+        if owes_second_factor(request):
+            following = request.get_full_path() if request.method == "GET" else reverse("operator_tenants")
+            return redirect(f"{reverse('mfa_reauthenticate')}?{urlencode({'next': following})}")
         request.operator_navigation = NAVIGATION  # type: ignore[attr-defined]  # the layout shows it
         return view(request, *args, **kwargs)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from billing.selectors import requests_of_tenant
+from billing.selectors import requests_of_tenant, with_corrections
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from billing.services.usage_series import aligned, usage_series
 from dashboard.request_log import names_of_keys
 from dashboard.usage_query import UsageQuery, usage_query
 from headway.errors import InvalidInput
-from headway.money import picos_to_usd
+from headway.money import Usd
 from tenants.selectors import keys_of_tenant
 
 MAX_ROWS = 200_000
@@ -47,7 +47,7 @@ def head(query: UsageQuery) -> list[str]:
     """Times are those of the zone, with their offset."""
     names = [_NAMES.get(name, name) for name in _FIELDS]
     names[0], names[1] = f"ended_at ({query.zone_name})", f"started_at ({query.zone_name})"
-    return [*names[:-1], "amount_usd", "key_name"]
+    return [*names[:-1], "amount_usd", "key_name", "corrections_usd"]
 
 
 def num_requests(tenant: Any, query: UsageQuery) -> int:
@@ -77,12 +77,14 @@ def request_rows(tenant: Any, asked: Mapping[str, str], now: datetime) -> tuple[
 def _rows(tenant: Any, query: UsageQuery) -> Iterator[list[Any]]:
     key_names = names_of_keys(list(keys_of_tenant(tenant).only("id", "name", "revoked_at").select_related(None)))
     named = {name: value for name, value in (("model", query.model), ("key", query.key)) if value}
-    rows = requests_of_tenant(tenant.id, starts_at=query.start, ends_at=query.end, **named).order_by("ended_at", "id")
+    rows = with_corrections(requests_of_tenant(tenant.id, starts_at=query.start, ends_at=query.end, **named))
+    rows = rows.order_by("ended_at", "id")
     last: tuple[datetime, int] | None = None
-    while found := list(_after(rows, last).values_list(*_FIELDS, "id")[:ROWS_A_READ]):
-        for ended_at, started_at, *values, picos, _ in found:
+    while found := list(_after(rows, last).values_list(*_FIELDS, "corrected_picos", "id")[:ROWS_A_READ]):
+        for ended_at, started_at, *values, picos, corrected, _ in found:
             times = [at.astimezone(query.zone).isoformat() for at in (ended_at, started_at)]
-            yield [*times, *values, "" if picos is None else picos_to_usd(picos), key_names.get(values[3], "")]
+            amounts = [Usd(number) if number is not None else "" for number in (picos, corrected)]
+            yield [*times, *values, amounts[0], key_names.get(values[3], ""), amounts[1]]
         last = (found[-1][0], found[-1][-1])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from billing.selectors import LEFT, WENT_WELL, requests_of_tenant
+from billing.selectors import LEFT, WENT_WELL, requests_of_tenant, with_corrections
 from dashboard.paging import Page, by_time
 from inference.selectors import model_ids
 from tenants.selectors import keys_of_tenant
@@ -66,7 +66,7 @@ def request_log(tenant: Any, asked: Mapping[str, str]) -> RequestLog:
         rows = rows.filter(key_id=key)
     keys = list(keys_of_tenant(tenant)[:MAX_LISTED_KEYS])
     return RequestLog(
-        page=by_time(rows, "ended_at", asked.get("page", "")),
+        page=by_time(with_corrections(rows), "ended_at", asked.get("page", "")),
         query=query,
         model=model,
         key=key,

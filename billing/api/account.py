@@ -6,16 +6,18 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.api import shapes
-from billing.api.values import grant_values, line_values, price_values
+from billing.api.values import TOP_UP_AMOUNTS, grant_values, line_values, price_values, top_up_values
 from billing.models import Grant
 from billing.selectors import every_price_in_force
 from billing.services.accounts import billing_account
 from billing.services.balance_reads import balance_of
+from billing.services.balances import MAX_GRANT_MICROS
+from billing.services.open_months import open_month
 from billing.services.own_account import change_own_account
 from billing.services.statements import draft_statement
+from billing.services.top_ups import set_top_up, top_up_of
 from headway.currencies import minor_to_text
-from headway.money import picos_to_usd
-from headway.months import month_of
+from headway.money import MICROS_A_USD, picos_to_usd, usd_to_micros
 from inference.selectors import model_ids
 from tenants.access import Action
 from tenants.api.base import TenantView
@@ -44,7 +46,7 @@ class NextInvoice(TenantView):
     def get(self, _request: Request, tenant: str) -> Response:
         """The month that runs, as the ledger has it now, line by line."""
         now, owner = timezone.now(), self.standing.tenant
-        draft = draft_statement(owner.id, month_of(now, owner.time_zone).name, now=now)
+        draft = draft_statement(owner.id, open_month(owner.id, now, owner.time_zone, now=now), now=now)
         currency = draft.money.currency
         sums = {"subtotal": draft.subtotal_minor, "tax": draft.tax_minor, "total": draft.total_minor}
         values = {
@@ -85,6 +87,28 @@ class Grants(TenantView):
         """Credit that was given or paid in advance, newest first; used up and expired too."""
         rows = Grant.objects.filter(tenant_id=self.standing.tenant.id)
         return self.page(rows, shapes.GrantShape, ordering=("-created_at", "id"), prepare=grant_values)
+
+
+class TopUps(TenantView):
+    actions = {"GET": Action.VIEW_BILLING, "PUT": Action.MANAGE_BILLING}
+
+    @extend_schema(operation_id="billing_top_up_read", responses=shapes.TopUpShape)
+    def get(self, _request: Request, tenant: str) -> Response:
+        """How a balance is to be filled by itself. It is kept; nothing is charged yet."""
+        return Response(shapes.TopUpShape(top_up_values(top_up_of(self.standing.tenant.id))).data)
+
+    @extend_schema(operation_id="billing_top_up_set", request=shapes.TopUpFields, responses=shapes.TopUpShape)
+    def put(self, _request: Request, tenant: str) -> Response:
+        """When less than the threshold is left, by the amount, and by no more than the cap in a month."""
+        asked = self.read(shapes.TopUpFields)
+        most = MAX_GRANT_MICROS // MICROS_A_USD
+        micros = {
+            f"{name}_micros": usd_to_micros(asked[f"{name}_usd"], param=f"{name}_usd", max_usd=most) for name in TOP_UP_AMOUNTS
+        }
+        kept = set_top_up(
+            tenant_id=self.standing.tenant.id, is_enabled=asked["is_enabled"], actor=self.standing.actor, **micros
+        )
+        return Response(shapes.TopUpShape(top_up_values(kept)).data)
 
 
 class Prices(TenantView):

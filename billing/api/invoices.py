@@ -38,10 +38,6 @@ class BillingView(TenantView):
 class FileView(BillingView):
     content_negotiation_class = AsItIs
 
-    def file(self, content: bytes, name: str, content_type: str) -> HttpResponse:
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return HttpResponse(content, content_type=content_type, headers=headers)
-
 
 class Invoices(BillingView):
     @extend_schema(operation_id="invoices_list", parameters=[shapes.InvoicesAsked], responses=shapes.InvoiceShape(many=True))
@@ -88,14 +84,14 @@ class InvoicePdf(FileView):
     @extend_schema(operation_id="invoices_pdf", responses=PDF)
     def get(self, _request: Request, tenant: str, number: str) -> HttpResponse:
         """As it was issued: the same bytes each time."""
-        return self.file(invoice_pdf(str(self.invoice(number))), f"{number}.pdf", "application/pdf")
+        return attached(invoice_pdf(str(self.invoice(number))), f"{number}.pdf", "application/pdf")
 
 
 class InvoiceCsv(FileView):
     @extend_schema(operation_id="invoices_csv", responses=CSV)
     def get(self, _request: Request, tenant: str, number: str) -> HttpResponse:
         """A row a line, with its exact amount in US dollars."""
-        return self.file(lines_csv(self.invoice(number)).encode(), f"{number}.csv", "text/csv; charset=utf-8")
+        return attached(lines_csv(self.invoice(number)).encode(), f"{number}.csv", "text/csv; charset=utf-8")
 
 
 class CreditNotes(BillingView):
@@ -111,4 +107,9 @@ class CreditNotePdf(FileView):
     def get(self, _request: Request, tenant: str, note: str) -> HttpResponse:
         if credit_note_numbered(note).tenant_id != self.standing.tenant.id:
             raise NotFound(f"there is no credit note {note!r}")
-        return self.file(credit_note_pdf(note), f"{note}.pdf", "application/pdf")
+        return attached(credit_note_pdf(note), f"{note}.pdf", "application/pdf")
+
+
+def attached(content: bytes, name: str, content_type: str) -> HttpResponse:
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return HttpResponse(content, content_type=content_type, headers=headers)

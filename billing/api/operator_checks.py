@@ -52,7 +52,9 @@ class Adjustments(OperatorView):
 
     @extend_schema(operation_id="operator_adjustments_create", request=o.NewAdjustment, responses={201: o.AdjustmentShape})
     def post(self, _request: Request) -> Response:
-        """Add to what a request costs, or take off: a further line of the ledger. Each post makes one."""
+        """Add to what a request costs, or take off: a further line of the ledger. With a reference that was given before, and
+        the same wish, it is the one that was made then; without a reference each post makes one.
+        """
         asked = self.read(o.NewAdjustment)
         amount_picos = usd_to_picos(asked.pop("amount_usd"), param="amount_usd", max_usd=MAX_PICOS // PICOS_A_USD)
         tenant_id = tenant_named(asked.pop("tenant")).id
@@ -73,7 +75,7 @@ def run_values(run: Reconciliation) -> dict[str, Any]:
 def adjustments_values(adjustments: Iterable[Adjustment]) -> list[dict[str, Any]]:
     found = list(adjustments)
     tenants = names_of_tenants({each.tenant_id for each in found})
-    names = ("id", "request_id", "kind", "billing_month", "model", "reason", "actor", "created_at")
+    names = ("id", "request_id", "kind", "billing_month", "model", "reason", "reference", "actor", "created_at")
     return [
         {
             **{name: getattr(each, name) for name in names},

@@ -10,13 +10,23 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.api import operator_shapes as o
-from billing.api.shapes import CreditNoteShape, LineShape
-from billing.api.values import credit_note_values, invoice_values, line_values
+from billing.api.invoices import attached
+from billing.api.shapes import CreditNoteShape, LinePartShape, LineShape
+from billing.api.values import credit_note_values, invoice_values, line_values, part_values
 from billing.invoice_models import Invoice, Payment
+from billing.models import UsageRecord
 from billing.services.credit_notes import issue_credit_note
-from billing.services.documents import invoice_pdf
-from billing.services.invoice_reads import credit_notes_of_invoice, every_invoice, lines_of_invoice, payments_of_invoice
+from billing.services.documents import credit_note_pdf, invoice_pdf, lines_csv
+from billing.services.invoice_reads import (
+    credit_notes_of_invoice,
+    every_invoice,
+    line_of_invoice,
+    lines_of_invoice,
+    payments_of_invoice,
+)
 from billing.services.invoices import invoice_numbered, write_off_invoice
+from billing.services.line_parts import LinePart, parts_of_line
+from billing.services.month_sums import requests_of_line
 from billing.services.payments import mark_paid
 from headway.currencies import minor_to_text, text_to_minor
 from headway.errors import InvalidInput
@@ -64,8 +74,38 @@ class InvoicePdf(OperatorView):
     @extend_schema(operation_id="operator_invoices_pdf", responses={(200, "application/pdf"): OpenApiTypes.BINARY})
     def get(self, _request: Request, number: str) -> HttpResponse:
         """As it was issued: the same bytes each time."""
-        headers = {"content-disposition": f'attachment; filename="{number}.pdf"'}
-        return HttpResponse(invoice_pdf(str(invoice_numbered(number))), content_type="application/pdf", headers=headers)
+        return attached(invoice_pdf(str(invoice_numbered(number))), f"{number}.pdf", "application/pdf")
+
+
+class InvoiceCsv(OperatorView):
+    content_negotiation_class = AsItIs
+
+    @extend_schema(operation_id="operator_invoices_csv", responses={(200, "text/csv"): OpenApiTypes.STR})
+    def get(self, _request: Request, number: str) -> HttpResponse:
+        """A row a line, with its exact amount in US dollars."""
+        return attached(lines_csv(invoice_numbered(number)).encode(), f"{number}.csv", "text/csv; charset=utf-8")
+
+
+class LineRequests(OperatorView):
+    @extend_schema(operation_id="operator_invoices_line_requests", responses=LinePartShape(many=True))
+    def get(self, _request: Request, number: str, position: int) -> Response:
+        """The requests behind a line, newest first; what they bring to it adds up to it."""
+        line = line_of_invoice(invoice_numbered(number), position)
+
+        def parts(records: Iterable[UsageRecord]) -> Iterable[LinePart]:
+            return parts_of_line(line, records)
+
+        order = ("-ended_at", "-id")
+        return self.page(requests_of_line(line), LinePartShape, ordering=order, prepare_all=parts, prepare=part_values)
+
+
+class CreditNotePdf(OperatorView):
+    content_negotiation_class = AsItIs
+
+    @extend_schema(operation_id="operator_credit_notes_pdf", responses={(200, "application/pdf"): OpenApiTypes.BINARY})
+    def get(self, _request: Request, note: str) -> HttpResponse:
+        """As it was issued: the same bytes each time."""
+        return attached(credit_note_pdf(note), f"{note}.pdf", "application/pdf")
 
 
 class Payments(OperatorView):
@@ -98,7 +138,9 @@ class CreditNotes(OperatorView):
 
     @extend_schema(operation_id="operator_credit_notes_create", request=o.NewCreditNote, responses={201: CreditNoteShape})
     def post(self, _request: Request, number: str) -> Response:
-        """Take back part of some lines; tax goes along. Each post makes one: of no line more than is left of it."""
+        """Take back part of some lines, of none more than is left of it; tax goes along. With a reference that was given
+        before, and the same wish, it is the note that was issued then; without a reference each post makes one.
+        """
         invoice, asked = invoice_numbered(number), self.read(o.NewCreditNote)
         amounts = {
             line["position"]: text_to_minor(line["amount"], invoice.currency, param=f"lines[{place}].amount")
@@ -106,15 +148,16 @@ class CreditNotes(OperatorView):
         }
         if len(amounts) < len(asked["lines"]):
             raise InvalidInput("a line is named once", param="lines")
-        note = issue_credit_note(number=number, reason=asked["reason"], amounts=amounts, actor=self.actor)
+        named = {name: asked[name] for name in ("reason", "reference")}
+        note = issue_credit_note(number=number, amounts=amounts, actor=self.actor, **named)
         return Response(CreditNoteShape(credit_note_values(note)).data, status=201)
 
 
 class Void(OperatorView):
-    @extend_schema(operation_id="operator_invoices_void", request=o.Reason, responses={201: CreditNoteShape})
+    @extend_schema(operation_id="operator_invoices_void", request=o.TakenBack, responses={201: CreditNoteShape})
     def post(self, _request: Request, number: str) -> Response:
         """A credit note of all that is left of it. There is no way back."""
-        note = issue_credit_note(number=number, reason=self.read(o.Reason)["reason"], actor=self.actor)
+        note = issue_credit_note(number=number, actor=self.actor, **self.read(o.TakenBack))
         return Response(CreditNoteShape(credit_note_values(note)).data, status=201)
 
 

@@ -132,7 +132,13 @@ class CreditedLine(s.Serializer):
     amount = AmountText(help_text=f"before tax, {MINOR}")
 
 
-class NewCreditNote(Reason):
+class TakenBack(Reason):
+    reference = s.CharField(
+        max_length=200, required=False, default="", allow_blank=True, help_text="given twice, it is one note"
+    )
+
+
+class NewCreditNote(TakenBack):
     lines = CreditedLine(many=True, allow_empty=False)
 
 
@@ -295,6 +301,9 @@ class NewAdjustment(s.Serializer):
     amount_usd = AmountText(help_text="below zero: taken off; at most twelve decimals")
     kind = s.ChoiceField(MADE_BY_HAND)
     reason = s.CharField(max_length=500)
+    reference = s.CharField(
+        max_length=200, required=False, default="", allow_blank=True, help_text="given twice, it is one adjustment"
+    )
 
 
 class AdjustmentShape(s.Serializer):
@@ -306,5 +315,6 @@ class AdjustmentShape(s.Serializer):
     billing_month = s.CharField(help_text="whose statement it is on")
     model = s.CharField()
     reason = s.CharField()
+    reference = s.CharField()
     actor = s.CharField()
     created_at = s.DateTimeField()

@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers as s
 
+from billing.api.amounts import AmountText
 from billing.invoice_models import InvoiceState, LineKind
 
 USD = 'US dollars, exactly, as text: "0.0000015"'
@@ -128,6 +129,20 @@ class GrantShape(s.Serializer):
     created_at = s.DateTimeField()
     expires_at = s.DateTimeField(allow_null=True)
     ended_at = s.DateTimeField(allow_null=True, help_text="when what was left of it was taken away")
+
+
+class TopUpFields(s.Serializer):
+    is_enabled = s.BooleanField()
+    threshold_usd = AmountText(help_text="filled when less is left")
+    amount_usd = AmountText(help_text="by so much")
+    monthly_cap_usd = AmountText(help_text="at most in a month")
+
+
+class TopUpShape(s.Serializer):
+    is_enabled = s.BooleanField()
+    threshold_usd = text(f"{USD}; null: it was never set", allow_null=True)
+    amount_usd = text(USD, allow_null=True)
+    monthly_cap_usd = text(USD, allow_null=True)
 
 
 class PriceShape(s.Serializer):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from billing.invoice_models import CreditNote, Invoice
-from billing.models import Grant, Price
+from billing.models import Grant, Price, TopUp
 from billing.services.line_parts import LinePart
 from headway.currencies import minor_to_text
 from headway.money import PICOS_A_MICRO, micros_to_usd, picos_to_usd
@@ -73,6 +73,15 @@ def grant_values(grant: Grant) -> dict[str, Any]:
         "amount_usd": picos_to_usd(grant.amount_micros * PICOS_A_MICRO),
         "left_usd": picos_to_usd(grant.left_picos),
     }
+
+
+TOP_UP_AMOUNTS = ("threshold", "amount", "monthly_cap")
+
+
+def top_up_values(kept: TopUp | None) -> dict[str, Any]:
+    """None: it was never set."""
+    amounts = {f"{name}_usd": kept and micros_to_usd(getattr(kept, f"{name}_micros")) for name in TOP_UP_AMOUNTS}
+    return {"is_enabled": kept is not None and kept.is_enabled, **amounts}
 
 
 def price_values(price: Price, *, is_in_force: bool) -> dict[str, Any]:

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
+from billing.errors import ReferenceUsed
 from billing.models import Adjustment, AdjustmentKind, UsageRecord
 from billing.services.month_spend import MonthSums, Spent
 from billing.services.open_months import OpenMonths
+from billing.services.references import tidy_reference
 from billing.services.usage_rows import wait_for_writers
 from billing.services.usage_slots import SlotSums
 from headway.errors import InvalidInput, NotFound
@@ -41,37 +43,65 @@ def adjust_usage(
     kind: str,
     reason: str,
     actor: str,
+    reference: str = "",
     now: datetime | None = None,
 ) -> Adjustment:
     """Add `amount_picos` (below zero: take off) to what a request costs; without a request it is goodwill, below zero.
 
-    It is on the statement of the request's month, or, where that is closed, of the month that runs. Raises InvalidInput
-    for what would take a request's cost below zero, NotFound for a request that is not this tenant's.
+    It is on the statement of the request's month, or, where that is closed, of the month that runs. The same `reference`
+    again, with the same wish, is the adjustment that was made then. Raises InvalidInput for what would take a request's cost
+    below zero, NotFound for a request that is not this tenant's, ReferenceUsed.
     """
     _check(request_id, amount_picos, kind, reason)
-    tenant = tenant_with_id(tenant_id)
+    tenant, reference = tenant_with_id(tenant_id), tidy_reference(reference)
     if tenant is None:
         raise NotFound("there is no such organisation", param="tenant_id")
-    now = now or datetime.now(UTC)
-    with transaction.atomic():
-        wait_for_writers([tenant_id])
-        record = _record_of(tenant_id, request_id) if request_id is not None else None
-        if record is not None:
-            _check_net(record, amount_picos)
-        change = Change(tenant_id, record, amount_picos)
-        (adjustment,) = add_adjustments([change], kind=kind, reason=reason, actor=actor, now=now)
-        after = {"amount_usd": picos_to_usd(amount_picos), "kind": kind, "reason": reason, "month": adjustment.billing_month}
-        record_audit(actor=actor, action="usage.adjust", target=request_id or tenant.name, tenant=tenant, after=after)
-    return adjustment
+    now, wish = now or datetime.now(UTC), (tenant_id, request_id or "", amount_picos, kind, reason)
+    try:
+        with transaction.atomic():
+            wait_for_writers([tenant_id])
+            known = Adjustment.objects.filter(reference=reference).first() if reference else None
+            if known is not None:
+                return _same(known, wish)
+            record = _record_of(tenant_id, request_id) if request_id is not None else None
+            if record is not None:
+                _check_net(record, amount_picos)
+            change = Change(tenant_id, record, amount_picos)
+            made = add_adjustments([change], kind=kind, reason=reason, actor=actor, reference=reference, now=now)
+            after = {"amount_usd": picos_to_usd(amount_picos), "kind": kind, "reason": reason, "month": made[0].billing_month}
+            after |= {"reference": reference} if reference else {}
+            record_audit(actor=actor, action="usage.adjust", target=request_id or tenant.name, tenant=tenant, after=after)
+            return made[0]
+    except IntegrityError:
+        # Two at once, of two tenants: those of one wait for each other.
+        if not Adjustment.objects.filter(reference=reference).exclude(reference="").exists():
+            raise
+        raise _used(reference) from None
 
 
-def add_adjustments(changes: Iterable[Change], *, kind: str, reason: str, actor: str, now: datetime) -> list[Adjustment]:
-    """Insert them with their months and slots. Call it in a transaction, after `wait_for_writers` of their tenants."""
+def _same(known: Adjustment, wish: tuple[UUID, str, int, str, str]) -> Adjustment:
+    """Raises ReferenceUsed where it was made for another wish."""
+    if (known.tenant_id, known.request_id, known.amount_picos, known.kind, known.reason) != wish:
+        raise _used(known.reference)
+    return known
+
+
+def _used(reference: str) -> ReferenceUsed:
+    return ReferenceUsed(f"the reference {reference!r} was used for another adjustment", param="reference")
+
+
+def add_adjustments(
+    changes: Iterable[Change], *, kind: str, reason: str, actor: str, now: datetime, reference: str = ""
+) -> list[Adjustment]:
+    """Insert them with their months and slots. Call it in a transaction, after `wait_for_writers` of their tenants.
+
+    `reference`: of a single one.
+    """
     changes = list(changes)
     tenant_ids = {change.tenant_id for change in changes}
     zones = time_zones(tenant_ids)
     months, slots, sums = OpenMonths(zones, tenant_ids, now=now), SlotSums(zones), MonthSums(zones, now=now)
-    made = [adjustment_of(change, months, kind=kind, reason=reason, actor=actor) for change in changes]
+    made = [adjustment_of(change, months, kind=kind, reason=reason, actor=actor, reference=reference) for change in changes]
     sums.hold(spent_of(each) for each in made)
     Adjustment.objects.bulk_create(made, batch_size=500)
     for each in made:
@@ -81,7 +111,7 @@ def add_adjustments(changes: Iterable[Change], *, kind: str, reason: str, actor:
     return made
 
 
-def adjustment_of(change: Change, months: OpenMonths, *, kind: str, reason: str, actor: str) -> Adjustment:
+def adjustment_of(change: Change, months: OpenMonths, *, kind: str, reason: str, actor: str, reference: str = "") -> Adjustment:
     record = change.record
     usage_at = record.ended_at if record is not None else months.now
     copied: dict[str, Any] = {}
@@ -93,6 +123,7 @@ def adjustment_of(change: Change, months: OpenMonths, *, kind: str, reason: str,
         kind=kind,
         amount_picos=change.amount_picos,
         reason=reason[:MAX_REASON_CHARS],
+        reference=reference,
         actor=actor[:200],
         usage_at=usage_at,
         billing_month=months.month_of(change.tenant_id, usage_at),
@@ -133,8 +164,8 @@ def _check(request_id: str | None, amount_picos: int, kind: str, reason: str) ->
     if not amount_picos or abs(amount_picos) > MAX_PICOS:
         most = picos_to_usd(MAX_PICOS // 10**12 * 10**12)
         raise InvalidInput(f"an adjustment changes something, by at most {most} US dollars", param="amount")
-    if not reason.strip():
-        raise InvalidInput("say why: it is shown beside the amount", param="reason")
+    if not len(reason.strip()) >= 1 or len(reason) > MAX_REASON_CHARS:
+        raise InvalidInput(f"say why, in 1 to {MAX_REASON_CHARS} characters: it is shown beside the amount", param="reason")
 
 
 def _record_of(tenant_id: UUID, request_id: str) -> UsageRecord:

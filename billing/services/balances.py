@@ -52,14 +52,14 @@ def grant_credit(
     _check(tenant_id, amount_micros, reason, reference)
     if kind not in GrantKind.values:
         raise InvalidInput(f"a kind of credit is one of {', '.join(GrantKind.values)}", param="kind")
-    if expires_at is not None and expires_at <= now:
-        raise InvalidInput("the time at which it expires must lie ahead", param="expires_at")
     try:
         with transaction.atomic():
             wait_for_writers([tenant_id])
             known = Grant.objects.filter(reference=reference).first() if reference else None
             if known is not None:
-                return _same_grant(known, tenant_id, amount_micros, kind)
+                return _same_grant(known, tenant_id, amount_micros, kind, expires_at)
+            if expires_at is not None and expires_at <= now:
+                raise InvalidInput("the time at which it expires must lie ahead", param="expires_at")
             grant = Grant.objects.create(
                 tenant_id=tenant_id,
                 kind=kind,
@@ -78,7 +78,7 @@ def grant_credit(
             return grant
     except IntegrityError:
         # Two at once, of two tenants: those of one wait for each other.
-        return _same_grant(Grant.objects.get(reference=reference), tenant_id, amount_micros, kind)
+        return _same_grant(Grant.objects.get(reference=reference), tenant_id, amount_micros, kind, expires_at)
 
 
 def debit_balance(
@@ -234,9 +234,10 @@ def _enter(grant: Grant, kind: BalanceEntry.Kind, picos: int, *, reason: str, ac
     )
 
 
-def _same_grant(grant: Grant, tenant_id: UUID, amount_micros: int, kind: str) -> Grant:
+def _same_grant(grant: Grant, tenant_id: UUID, amount_micros: int, kind: str, expires_at: datetime | None) -> Grant:
     """What was granted is the same, whatever words were given with it."""
-    if (grant.tenant_id, grant.amount_micros, grant.kind) != (tenant_id, amount_micros, kind):
+    granted = (grant.tenant_id, grant.amount_micros, grant.kind, grant.expires_at)
+    if granted != (tenant_id, amount_micros, kind, expires_at):
         raise ReferenceUsed(f"the reference {grant.reference!r} was used for another grant", param="reference")
     return grant
 

@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
+from django.db.models import Sum
 from django.utils import timezone
 
+from billing.errors import ReferenceUsed
 from billing.invoice_models import CreditNote, CreditNoteLine, Invoice, InvoiceState, LineKind, StatementLine
 from billing.services.invoice_states import advance
 from billing.services.invoices import KIND, audit_invoice, invoice_numbered
 from billing.services.numbering import take_number
+from billing.services.references import tidy_reference
 from billing.services.rounding import share_of
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.months import zone_named
@@ -21,41 +24,66 @@ UNSETTLED = frozenset({InvoiceState.OPEN, InvoiceState.UNCOLLECTIBLE})
 
 
 def issue_credit_note(
-    *, number: str, reason: str, actor: str, amounts: Mapping[int, int] | None = None, now: datetime | None = None
+    *,
+    number: str,
+    reason: str,
+    actor: str,
+    amounts: Mapping[int, int] | None = None,
+    reference: str = "",
+    now: datetime | None = None,
 ) -> CreditNote:
     """Take back an invoice: all that is left of it, or `amounts`: minor units, before tax, by a line's position.
 
     Tax goes along by the invoice's own rate. An open invoice that is taken back whole is void; one of which the rest was
     paid is paid. On a paid one what is taken back is owed to the customer (`due_minor` below zero). The ledger and the
-    month stay as they are. Raises NotFound, InvalidInput (no reason, no such line, more than is left), Conflict.
+    month stay as they are. The same `reference` again, with the same wish, is the note that was issued then. Raises
+    NotFound, InvalidInput (no reason, no such line, more than is left), Conflict, ReferenceUsed.
     """
-    now, reason = now or timezone.now(), " ".join(reason.split())
+    now, reason, reference = now or timezone.now(), " ".join(reason.split()), tidy_reference(reference)
     if not 1 <= len(reason) <= 300:
         raise InvalidInput("a credit note says why, in 1 to 300 characters", param="reason")
-    with transaction.atomic():
-        invoice = _held(number)
-        taken = _checked(_left_of(invoice), amounts)
-        subtotal_minor, tax_minor = _sums(invoice, taken)
-        zone = zone_named(invoice.statement.time_zone) or UTC
-        note = CreditNote.objects.create(
-            invoice=invoice,
-            tenant_id=invoice.tenant_id,
-            number=take_number(settings.CREDIT_NOTE_PREFIX),
-            reason=reason,
-            subtotal_minor=subtotal_minor,
-            tax_minor=tax_minor,
-            total_minor=subtotal_minor + tax_minor,
-            issued_at=now,
-            issued_on=now.astimezone(zone).date(),
-            actor=actor[:200],
-        )
-        CreditNoteLine.objects.bulk_create(
-            [CreditNoteLine(credit_note=note, line=line, amount_minor=minor) for line, minor in taken.items()]
-        )
-        _count(invoice, note)
-        after = {"credit_note": note.number, "total_minor": note.total_minor, "reason": reason}
-        audit_invoice(invoice, action="invoice.credit", actor=actor, after=after)
-        outbox.put(kind=KIND, ids={"credit_note": note.id})
+    try:
+        with transaction.atomic():
+            invoice = _held(number)
+            known = CreditNote.objects.filter(reference=reference).first() if reference else None
+            if known is not None:
+                return _same_note(known, invoice, reason, amounts)
+            return _issue(invoice, reason, amounts, reference=reference, actor=actor, now=now)
+    except IntegrityError:
+        # Two at once, of two invoices: those of one wait for each other.
+        if not CreditNote.objects.filter(reference=reference).exclude(reference="").exists():
+            raise
+        raise ReferenceUsed(f"the reference {reference!r} was used for another credit note", param="reference") from None
+
+
+def _issue(
+    invoice: Invoice, reason: str, amounts: Mapping[int, int] | None, *, reference: str, actor: str, now: datetime
+) -> CreditNote:
+    if invoice.total_minor == invoice.credited_minor:
+        raise Conflict(f"nothing is left of invoice {invoice} to be taken back")
+    taken = _checked(_left_of(invoice), amounts)
+    subtotal_minor, tax_minor = _sums(invoice, taken)
+    zone = zone_named(invoice.statement.time_zone) or UTC
+    note = CreditNote.objects.create(
+        invoice=invoice,
+        tenant_id=invoice.tenant_id,
+        number=take_number(settings.CREDIT_NOTE_PREFIX),
+        reason=reason,
+        reference=reference,
+        subtotal_minor=subtotal_minor,
+        tax_minor=tax_minor,
+        total_minor=subtotal_minor + tax_minor,
+        issued_at=now,
+        issued_on=now.astimezone(zone).date(),
+        actor=actor[:200],
+    )
+    CreditNoteLine.objects.bulk_create(
+        [CreditNoteLine(credit_note=note, line=line, amount_minor=minor) for line, minor in taken.items()]
+    )
+    _count(invoice, note)
+    after = {"credit_note": note.number, "total_minor": note.total_minor, "reason": reason, "reference": reference}
+    audit_invoice(invoice, action="invoice.credit", actor=actor, after=after)
+    outbox.put(kind=KIND, ids={"credit_note": note.id})
     return note
 
 
@@ -71,9 +99,20 @@ def _held(number: str) -> Invoice:
     """As it is now, until the transaction ends: others who credit it, or count a payment for it, wait."""
     invoice = invoice_numbered(number)
     invoice.refresh_from_db(from_queryset=Invoice.objects.select_for_update(of=("self",)))
-    if invoice.total_minor == invoice.credited_minor:
-        raise Conflict(f"nothing is left of invoice {number} to be taken back")
     return invoice
+
+
+def _same_note(note: CreditNote, invoice: Invoice, reason: str, amounts: Mapping[int, int] | None) -> CreditNote:
+    """Raises ReferenceUsed where it was issued for another wish."""
+    taken = {each.line.position: each.amount_minor for each in note.lines.select_related("line")}
+    if amounts is None:
+        up_to_it = CreditNote.objects.filter(invoice=invoice, id__lte=note.id).aggregate(sum=Sum("total_minor"))["sum"]
+        is_same = up_to_it == invoice.total_minor
+    else:
+        is_same = taken == dict(amounts)
+    if note.invoice_id != invoice.pk or note.reason != reason or not is_same:
+        raise ReferenceUsed(f"the reference {note.reference!r} was used for another credit note", param="reference")
+    return note
 
 
 def _left_of(invoice: Invoice) -> dict[StatementLine, int]:

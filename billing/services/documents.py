@@ -15,6 +15,7 @@ from billing.services.document_data import credit_note_data, invoice_data
 from billing.services.invoices import invoice_numbered
 from headway.currencies import minor_to_text
 from headway.money import picos_to_usd
+from headway.streaming import as_text
 
 CSV_COLUMNS = (
     "position",
@@ -73,8 +74,8 @@ def _csv_rows(invoice: Invoice) -> Iterator[list[Any]]:
         yield [
             line.position,
             line.kind,
-            _text(line.label),
-            _text(line.model),
+            as_text(line.label),
+            as_text(line.model),
             line.tier,
             line.token_kind,
             line.price_version,
@@ -84,11 +85,6 @@ def _csv_rows(invoice: Invoice) -> Iterator[list[Any]]:
             minor_to_text(line.amount_minor, invoice.currency),
             invoice.currency,
         ]
-
-
-def _text(value: str) -> str:
-    """A name a spreadsheet would run as a formula is shown as text."""
-    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _numbers(line: StatementLine) -> list[Any]:

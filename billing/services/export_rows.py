@@ -11,9 +11,10 @@ from uuid import UUID
 from django.db.models import Max, Q, QuerySet
 
 from billing.models import Adjustment, UsageRecord
-from billing.selectors import requests_of_tenant
+from billing.selectors import requests_of_tenant, with_corrections
 from headway.money import picos_to_usd
 from headway.months import zone_named
+from headway.streaming import as_text
 from tenants.selectors import keys_of_tenant, names_of_tenants, tenant_with_id
 from tenants.services.tickets import PLAYGROUND_KEY_ID
 
@@ -26,7 +27,8 @@ _USAGE = (*_COMMON, "route", "end_state", "finish_reason", "usage_source", *_MEA
 _ADJUSTMENT = (*_COMMON, "kind", "reason", "actor")
 _NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens", "end_state": "ended"}
 _REQUEST = ("request_id", "model", "version", "key_id", "member_id", "tier", "route", "end_state", "finish_reason")
-_REQUEST_FIELDS = ("ended_at", "started_at", *_REQUEST, *_MEASURED, "usage_source", "amount_picos", "id")
+_AMOUNTS = ("amount_picos", "corrected_picos")
+_REQUEST_FIELDS = ("ended_at", "started_at", *_REQUEST, *_MEASURED, "usage_source", *_AMOUNTS, "id")
 
 
 class Source(Protocol):
@@ -92,12 +94,12 @@ class RequestsOfTenant:
         self._tenant_id = tenant_id
         named = {name: asked[name] for name in ("model", "key") if asked.get(name)}
         starts_at, ends_at = (datetime.fromisoformat(asked[name]) for name in ("starts_at", "ends_at"))
-        self._rows = requests_of_tenant(tenant_id, starts_at=starts_at, ends_at=ends_at, **named)
+        self._rows = with_corrections(requests_of_tenant(tenant_id, starts_at=starts_at, ends_at=ends_at, **named))
         self._key_names: dict[str, str] | None = None
 
     def head(self) -> Row:
         names = [_NAMES.get(name, name) for name in (*_REQUEST, *_MEASURED, "usage_source", "amount_usd")]
-        return [f"ended_at ({self._zone_name})", f"started_at ({self._zone_name})", *names, "key_name"]
+        return [f"ended_at ({self._zone_name})", f"started_at ({self._zone_name})", *names, "key_name", "corrections_usd"]
 
     def begin(self) -> tuple[int, Cursor]:
         last = UsageRecord.objects.aggregate(last=Max("id"))["last"] or 0
@@ -114,10 +116,10 @@ class RequestsOfTenant:
         return [self._row(row) for row in found], cursor | {"at": found[-1][0].isoformat(), "after": found[-1][-1]}
 
     def _row(self, row: Sequence[Any]) -> Row:
-        ended_at, started_at, *values, picos, _id = row
+        ended_at, started_at, *values, picos, corrected, _id = row
         times = [at.astimezone(self._zone).isoformat() for at in (ended_at, started_at)]
         key_name = self._names().get(values[_REQUEST.index("key_id")], "")
-        return [*times, *(_plain(value) for value in values), _usd(picos), _plain(key_name)]
+        return [*times, *(_plain(value) for value in values), _usd(picos), _plain(key_name), _usd(int(corrected))]
 
     def _names(self) -> dict[str, str]:
         if self._key_names is None:
@@ -130,7 +132,7 @@ class RequestsOfTenant:
 def _plain(value: Any) -> Any:
     """None is blank; text that a spreadsheet would run as a formula is shown as text."""
     if isinstance(value, str):
-        return f"'{value}" if value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
+        return as_text(value)
     return "" if value is None else value
 
 

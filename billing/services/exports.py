@@ -1,6 +1,5 @@
 """Large files: asked for here, made by workers (export_work), kept for a week in HEADWAY_HOME/exports, then removed."""
 
-import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ from django.utils import timezone
 from billing.export_models import Export, ExportKind, ExportState
 from billing.services.export_rows import LedgerOfMonth, RequestsOfTenant, Source
 from headway.errors import Conflict, InvalidInput, NotFound
-from headway.months import midnight, zone_named
+from headway.months import MONTH, midnight, zone_named
 from tenants.selectors import tenant_with_id
 from tenants.services.audit import record_audit
 from workers.services import outbox
@@ -34,12 +33,11 @@ PIECE_BYTES = 1 << 16
 OPERATORS_PATH = "/operator/exports/"
 TENANTS_PATH = "/t/{tenant}/exports/"
 """Of the pages that mails lead to."""
-_MONTH = re.compile(r"2\d{3}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 def export_ledger(*, month: str, actor: str, email: str, now: datetime | None = None) -> Export:
     """All tenants' records and adjustments of a billing month. Raises InvalidInput, Conflict."""
-    if not _MONTH.fullmatch(month):
+    if not MONTH.fullmatch(month):
         raise InvalidInput(f"a month is written YYYY-MM: {month[:20]!r}", param="month")
     return _ask(ExportKind.LEDGER, {"month": month}, None, actor, email, now or timezone.now())
 

@@ -49,7 +49,7 @@ def set_aside(
         wait_for_writers([tenant_id])
         known = Hold.objects.filter(reference=reference).exclude(state=Hold.State.RELEASED).first() if reference else None
         if known is not None:
-            if known.state != Hold.State.TAKEN or not _is_same(known, tenant_id, kind, amount_micros):
+            if known.state != Hold.State.TAKEN or not _is_same(known, tenant_id, kind, amount_micros, grant_id):
                 raise ReferenceUsed(f"the reference {reference!r} is in use", param="reference")
             return known, None
         grants = [grant for grant in eating_order([tenant_id]) if grant_id in (None, grant.id)]
@@ -160,5 +160,7 @@ def _advance(hold: Hold, expected: Hold.State, state: Hold.State, *, at: datetim
     return bool(moved)
 
 
-def _is_same(hold: Hold, tenant_id: UUID, kind: str, amount_micros: int) -> bool:
-    return (hold.tenant_id, hold.kind, hold.amount_micros) == (tenant_id, kind, amount_micros)
+def _is_same(hold: Hold, tenant_id: UUID, kind: str, amount_micros: int, grant_id: UUID | None) -> bool:
+    if (hold.tenant_id, hold.kind, hold.amount_micros) != (tenant_id, kind, amount_micros):
+        return False
+    return grant_id is None or set(hold.parts.values_list("grant_id", flat=True)) == {grant_id}

@@ -13,12 +13,13 @@ from billing.services.parties import buyer_now, seller_now
 from billing.services.rounding import NANOS
 from billing.services.statements import StatementDraft
 from headway.currencies import USD
-from headway.errors import NotFound
+from headway.errors import InvalidInput, NotFound
 from headway.months import zone_named
 from tenants.selectors import tenant_with_id
 from tenants.services.audit import record_audit
 from workers.services import outbox
 
+MAX_REASON_CHARS = 300
 KIND = "invoice"
 """Of outbox entries: an invoice that was issued (billing/services/presenting.py)."""
 
@@ -66,11 +67,17 @@ def invoice_numbered(number: str, *, tenant_id: UUID | None = None) -> Invoice:
 
 
 def write_off_invoice(*, number: str, reason: str, actor: str) -> Invoice:
-    """An open one becomes uncollectible; it may still be paid, or taken back by a credit note. Raises NotFound, Conflict."""
+    """An open one becomes uncollectible; it may still be paid, or taken back by a credit note.
+
+    Raises NotFound, InvalidInput (no reason), Conflict.
+    """
+    reason = " ".join(reason.split())
+    if not 1 <= len(reason) <= MAX_REASON_CHARS:
+        raise InvalidInput(f"say why it is written off, in 1 to {MAX_REASON_CHARS} characters", param="reason")
     with transaction.atomic():
         invoice = invoice_numbered(number)
         advance(invoice, to=InvoiceState.UNCOLLECTIBLE, reason=reason)
-        audit_invoice(invoice, action="invoice.write_off", actor=actor, after={"reason": reason[:300]})
+        audit_invoice(invoice, action="invoice.write_off", actor=actor, after={"reason": reason})
     return invoice
 
 

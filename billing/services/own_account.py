@@ -1,6 +1,7 @@
 """What a customer may do about its own bills, and must know to pay them."""
 
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -8,9 +9,13 @@ from django.conf import settings
 from django.utils import timezone
 
 from billing.account_models import BillingAccount, ExchangeRate
+from billing.models import ClosedMonth, MonthSpend
 from billing.services.accounts import billing_account, set_billing_account
+from billing.services.statements import month_bounds, rate_day
 from headway.currencies import USD
 from headway.errors import InvalidInput
+from headway.months import UTC_NAME, month_of
+from tenants.selectors import time_zones
 
 
 @dataclass(frozen=True)
@@ -36,20 +41,30 @@ def pay_to() -> PayTo:
     )
 
 
-def currencies_on_offer(now_in: str = USD) -> list[str]:
-    """US dollars, what has an exchange rate today, and the one an account is in already."""
-    rows = ExchangeRate.objects.filter(effective_from__lte=timezone.now().date()).order_by().values_list("currency", flat=True)
-    return sorted({USD, now_in, *rows.distinct()}, key=lambda code: (code != USD, code))
+def currencies_on_offer(tenant_id: UUID, *, now: datetime | None = None) -> list[str]:
+    """US dollars, the one its account is in already, and those in which each month that is not closed yet can be."""
+    rows = ExchangeRate.objects.filter(effective_from__lte=_oldest_rate_day(tenant_id, now or timezone.now()))
+    codes = {USD, billing_account(tenant_id).currency, *rows.order_by().values_list("currency", flat=True).distinct()}
+    return sorted(codes, key=lambda code: (code != USD, code))
 
 
-def change_own_account(*, tenant_id: UUID, actor: str, **changes: Any) -> BillingAccount:
-    """As set_billing_account; a currency without an exchange rate is refused, as no month could be closed in it.
+def change_own_account(*, tenant_id: UUID, actor: str, now: datetime | None = None, **changes: Any) -> BillingAccount:
+    """As set_billing_account; a currency is refused in which a month of the tenant's could not be closed.
 
     Raises InvalidInput, UnknownTenant.
     """
     currency = changes.get("currency")
     if currency:
-        offered = currencies_on_offer(billing_account(tenant_id).currency)
+        offered = currencies_on_offer(tenant_id, now=now)
         if currency.strip().upper() not in offered:
             raise InvalidInput(f"currency must be one of {', '.join(offered)}: {currency!r}", param="currency")
     return set_billing_account(tenant_id=tenant_id, actor=actor, **changes)
+
+
+def _oldest_rate_day(tenant_id: UUID, now: datetime) -> date:
+    """Of the months that have something on them and no statement, and the one that runs: whose rates hold for the oldest."""
+    zone = time_zones([tenant_id]).get(tenant_id, UTC_NAME)
+    closed = ClosedMonth.objects.filter(tenant_id=tenant_id).values("month")
+    spent = MonthSpend.objects.filter(tenant_id=tenant_id, key_id="", model="").exclude(month__in=closed)
+    months = [month_of(now, zone).name, *spent.values_list("month", flat=True)]
+    return rate_day(month_bounds(min(months), zone)[1], zone, now)

@@ -12,7 +12,7 @@ from billing.selectors import prices_in_force
 from billing.services.prices import UNIT, check_price
 from billing.services.rating import ANSWER_ONLY, WHOLE, unit_price
 from headway.errors import InvalidInput
-from headway.months import month_named
+from headway.months import MONTH
 
 _BY = ("tier", "tenant_id")
 
@@ -72,12 +72,8 @@ def dry_run_price(
 
 
 def _check_month(month: str) -> None:
-    try:
-        name = month_named(month, "UTC").name
-    except ValueError:
-        name = ""
-    if name != month:
-        raise InvalidInput(f"a month is written like 2026-10: {month!r}", param="month")
+    if not MONTH.fullmatch(month):
+        raise InvalidInput(f"a month is written like 2026-10: {month[:20]!r}", param="month")
 
 
 def _priced_so(model: str, tier: str) -> QuerySet[UsageRecord]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from billing.services.margins import Margin, Margins, margins
 from billing.services.reports import OWN, Report, ReportQuery, report
-from headway.money import picos_to_usd
+from headway.money import Usd
 from tenants.selectors import names_of_tenants
 
 HOUR_S = 3600
@@ -21,13 +21,6 @@ TARGETS = {
     "gap_on_target": "gap_under_50_ms",
 }
 MARGIN_HEAD = ("of", "name", "revenue_usd", "cost_usd", "margin_usd", "replica_hours", "hours_without_cost")
-
-
-class Usd(int):
-    """Pico-dollars that a file shows as exact dollars: a number, below zero too, and no text that is made harmless."""
-
-    def __str__(self) -> str:
-        return picos_to_usd(int(self))
 
 
 class Names(dict[str, str]):

@@ -26,7 +26,7 @@ from billing.services.statement_lines import (
 from billing.services.tax import Tax, tax_of
 from headway.currencies import MINOR_DIGITS
 from headway.errors import InvalidInput
-from headway.months import UTC_NAME, month_named, next_month_name, zone_named
+from headway.months import MONTH, UTC_NAME, month_named, next_month_name, zone_named
 from tenants.selectors import time_zones
 
 
@@ -119,12 +119,9 @@ def _sum_of(lines: list[DraftLine], kind: LineKind) -> int:
 
 def month_bounds(month: str, zone: str) -> tuple[datetime, datetime]:
     """The half-open range of a calendar month there, in UTC. Raises InvalidInput."""
-    try:
-        bounds = month_named(month, zone)
-    except ValueError:
-        raise InvalidInput(f"a month is written YYYY-MM: {month!r}", param="month") from None
-    if bounds.name != month:
-        raise InvalidInput(f"a month is written YYYY-MM: {month!r}", param="month")
+    if not MONTH.fullmatch(month):
+        raise InvalidInput(f"a month is written YYYY-MM, and lies between 2000 and 2999: {month[:20]!r}", param="month")
+    bounds = month_named(month, zone)
     return datetime.fromtimestamp(bounds.starts_s, UTC), datetime.fromtimestamp(bounds.ends_s, UTC)
 
 

@@ -73,3 +73,10 @@ def picos_to_usd(picos: int) -> str:
     """Exactly, without zeros at the end: 1_500_000 is "0.0000015", 2_000_000_000_000 is "2"."""
     sign, whole, rest = "-" if picos < 0 else "", *divmod(abs(picos), PICOS_A_USD)
     return f"{sign}{whole}.{rest:012d}".rstrip("0").rstrip(".")
+
+
+class Usd(int):
+    """Pico-dollars that a file shows as exact dollars: a number, below zero too, and no text that is made harmless."""
+
+    def __str__(self) -> str:
+        return picos_to_usd(int(self))

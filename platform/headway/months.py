@@ -1,11 +1,14 @@
 """Calendar months in a time zone: what budgets and statements are counted by. Pure."""
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, tzinfo
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
 UTC_NAME = "UTC"
+MONTH = re.compile(r"2\d{3}-(0[1-9]|1[0-2])", re.ASCII)
+"""A month that something is asked of: the calendar's edges, where a zone's month has no beginning or no end, are left out."""
 _NO_PLACES = {"localtime", "Factory", "posixrules"}
 
 

@@ -28,9 +28,13 @@ def file_of_pieces(request: HttpRequest, *, name: str, content_type: str, pieces
     return response
 
 
+FORMULA_BEGINS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What spreadsheets take for the beginning of a formula: the last four are full-width, as Japanese ones do."""
+
+
 def as_text(value: str) -> str:
     """What a spreadsheet would run as a formula is shown as text."""
-    return f"'{value}" if value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
+    return f"'{value}" if value[:1] in FORMULA_BEGINS else value
 
 
 def _pieces(head: Sequence[str], rows: Iterator[Sequence[Any]]) -> Iterator[bytes]:

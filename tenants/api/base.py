@@ -18,10 +18,11 @@ from rest_framework.views import APIView
 from headway.errors import InvalidInput
 from tenants.access import Action
 from tenants.api.callers import AUTHENTICATION, Standing, standing_in
-from tenants.api.errors import SessionNeeded
+from tenants.api.errors import SecondFactorNeeded, SessionNeeded
 from tenants.errors import NotAllowed
 from tenants.models import ApiKey, User
 from tenants.selectors import is_operator
+from tenants.services.second_factor import owes_second_factor
 
 PAGING = ("cursor", "page_size")
 READING = frozenset({"GET", "HEAD"})
@@ -119,18 +120,24 @@ class TenantView(HeadwayView):
 
 
 class OperatorView(HeadwayView):
-    """Below `/api/v1/operator/`: for operators in a session, as their pages are. A key is a tenant's, and opens nothing."""
+    """Below `/api/v1/operator/`: for operators in a session, as their pages are, with the second factor where the account has
+    one. A key is a tenant's, and opens nothing.
+    """
 
     operator: User
     actor: str
     """As the audit log names them."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Raises NotAuthenticated, SessionNeeded, NotAllowed."""
+        """Raises NotAuthenticated, SessionNeeded, NotAllowed, SecondFactorNeeded."""
         super().initial(request, *args, **kwargs)
         self.operator = person_of(request)
         if not is_operator(self.operator):
             raise NotAllowed("only operators may do that")
+        if owes_second_factor(request._request):
+            raise SecondFactorNeeded(
+                "your account has a second factor: give it at /accounts/2fa/reauthenticate/, or log in anew"
+            )
         if not hasattr(self, str(request.method).lower()):
             raise MethodNotAllowed(str(request.method))
         self.actor = f"operator:{self.operator}"

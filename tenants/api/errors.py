@@ -3,7 +3,8 @@
 HeadwayError
 ├── KeyRefused 401        send one API key that works, as Authorization: Bearer
 ├── TooManyBadKeys 429    fix the key; too many requests with bad ones came from this address
-└── SessionNeeded 403     log in: a key cannot do that
+├── SessionNeeded 403     log in: a key cannot do that
+└── SecondFactorNeeded 403   give a one-time code: this session was opened without one
 """
 
 import math
@@ -44,6 +45,14 @@ class SessionNeeded(HeadwayError):
     """Log in as a person; a key cannot do that."""
 
     code = "session_needed"
+    http_status = 403
+    error_type = "invalid_request_error"
+
+
+class SecondFactorNeeded(HeadwayError):
+    """Log in again with a one-time code; your account has a second factor, and this session was opened without it."""
+
+    code = "second_factor_needed"
     http_status = 403
     error_type = "invalid_request_error"
 

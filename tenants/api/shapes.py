@@ -20,6 +20,7 @@ class TenantShape(s.Serializer):
     time_zone = s.CharField()
     created_at = s.DateTimeField()
     is_suspended = s.BooleanField()
+    is_mirroring_allowed = s.BooleanField(help_text="may some requests be answered by a version that is tried out, too?")
     role = s.CharField(allow_null=True, help_text="yours; null for a key")
     actions = s.ListField(child=s.CharField(), help_text="what you may do here")
 
@@ -29,7 +30,19 @@ class NewTenant(s.Serializer):
 
 
 class TenantChange(s.Serializer):
-    time_zone = s.CharField(max_length=64)
+    time_zone = s.CharField(max_length=64, required=False)
+    is_mirroring_allowed = s.BooleanField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise s.ValidationError("name what is to be changed: time_zone, is_mirroring_allowed")
+        return attrs
+
+
+class AlertMailsShape(s.Serializer):
+    roles = s.DictField(
+        child=s.ListField(child=s.ChoiceField(ROLES)), allow_empty=False, help_text='by kind of event, such as "budget.reached"'
+    )
 
 
 class PersonShape(s.Serializer):

@@ -16,7 +16,7 @@ from tenants.models import ApiKey, Membership, Tenant, User
 from tenants.selectors import plan_name_of
 from tenants.services.members import leave, transfer_ownership
 from tenants.services.tenants import found_tenant
-from tenants.services.terms import set_limits
+from tenants.services.terms import set_limits, set_shadowing
 
 
 class Tenants(HeadwayView):
@@ -52,8 +52,12 @@ class OneTenant(TenantView):
 
     @extend_schema(operation_id="tenants_change", request=shapes.TenantChange, responses=shapes.TenantShape)
     def patch(self, _request: Request, tenant: str) -> Response:
-        zone = self.read(shapes.TenantChange)["time_zone"]
-        set_limits(tenant=self.standing.tenant, limits={}, time_zone=zone, actor=self.standing.actor, is_self_service=True)
+        """What is not named stays. Gateways know within a second."""
+        asked, mine, actor = self.read(shapes.TenantChange), self.standing.tenant, self.standing.actor
+        if "time_zone" in asked:
+            set_limits(tenant=mine, limits={}, time_zone=asked["time_zone"], actor=actor, is_self_service=True)
+        if "is_mirroring_allowed" in asked:
+            set_shadowing(tenant=mine, is_allowed=asked["is_mirroring_allowed"], actor=actor)
         return Response(shapes.TenantShape(tenant_values(self.standing)).data)
 
 
@@ -99,6 +103,7 @@ def tenant_values(standing: Standing) -> dict[str, Any]:
         "time_zone": tenant.time_zone,
         "created_at": tenant.created_at,
         "is_suspended": tenant.suspended_at is not None,
+        "is_mirroring_allowed": not tenant.no_shadow,
         "role": standing.role if standing.key is None else None,
         "actions": sorted(standing.actions),
     }

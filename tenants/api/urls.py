@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import register_converter
 
-from tenants.api import keys, members, plans, tenants, usage, webhooks
+from tenants.api import alerts, keys, members, plans, tenants, usage, webhooks
 
 
 class IdConverter:
@@ -43,6 +43,7 @@ OF_TENANT = {
     "requests/": usage.Requests,
     "requests/<slug:request_id>/": usage.OneRequest,
     "audit/": usage.Audit,
+    "alert-mails/": alerts.AlertMails,
     "webhooks/": webhooks.Webhooks,
     "webhooks/<uuid:endpoint_id>/": webhooks.OneWebhook,
     "webhooks/<uuid:endpoint_id>/secret/": webhooks.RenewSecret,

@@ -9,7 +9,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.selectors import requests_of_tenant, usage_of_request
+from billing.selectors import requests_of_tenant, usage_of_request, with_corrections
 from billing.services.usage_series import GROUPS, UsageQuery, UsageSeries, aligned, usage_series
 from headway.errors import InvalidInput
 from headway.months import zone_named
@@ -70,7 +70,7 @@ class Requests(TenantView):
         zone = zone_named(self.standing.tenant.time_zone) or UTC
         times = {name: time_of(asked.pop(name), zone, param=name) for name in ("from", "to") if name in asked}
         rows = requests_of_tenant(self.standing.tenant.id, starts_at=times.get("from"), ends_at=times.get("to"), **asked)
-        return self.page(rows, usage_shapes.RequestShape, ordering=("-ended_at", "-id"))
+        return self.page(with_corrections(rows), usage_shapes.RequestShape, ordering=("-ended_at", "-id"))
 
 
 class OneRequest(TenantView):

@@ -36,7 +36,7 @@ class Usd(s.CharField):
         super().__init__(help_text='US dollars, exactly, as text: "0.0000015"', **options)
 
     def to_representation(self, value: int) -> str:
-        return picos_to_usd(value)
+        return picos_to_usd(int(value))  # PostgreSQL's sums are Decimals of whole numbers
 
 
 class UsageSums(s.Serializer):
@@ -87,7 +87,7 @@ class RequestsAsked(s.Serializer):
 
 
 class RequestShape(s.Serializer):
-    """The receipt of a request that has ended."""
+    """The receipt of a request that has ended: what it was rated at, and what corrections have added to that since."""
 
     id = s.CharField(source="request_id")
     route = s.CharField()
@@ -113,6 +113,7 @@ class RequestShape(s.Serializer):
     price_version = s.CharField(allow_blank=True)
     discount_percent = s.IntegerField()
     amount_usd = Usd(source="amount_picos", allow_null=True)
+    corrections_usd = Usd(source="corrected_picos")
     started_at = s.DateTimeField()
     ended_at = s.DateTimeField()
 

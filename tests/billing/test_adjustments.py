@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from billing.errors import ReferenceUsed
 from billing.models import Adjustment, MonthSpend, UsageRecord
 from billing.selectors import spent_picos
 from billing.services.adjustments import adjust_usage, net_picos
@@ -17,6 +18,7 @@ from tenants.models import AuditEntry, Tenant
 from tenants.services.tenants import create_tenant
 from tests.billing.test_usage_slots import assert_equal
 from tests.inference.gateway.usage_drafts import draft
+from tests.tenants.test_at_once import at_once
 
 pytestmark = pytest.mark.django_db
 NOVEMBER = datetime(2026, 11, 15, 12, tzinfo=UTC)
@@ -158,3 +160,37 @@ def test_a_final_record_that_costs_less_than_what_was_taken_off_leaves_nothing_b
     assert net_picos(UsageRecord.objects.get()) == 0
     assert spent_picos(acme.id, "2026-11") == 0
     assert_equal()
+
+
+def test_a_reference_is_one_adjustment_and_another_wish_is_refused(acme: Tenant) -> None:
+    used(acme)
+    used(create_tenant(name="globex", actor="test"), "g1")
+    globex = Tenant.objects.get(name="globex")
+    first = adjusted(acme, -400, reference="ticket 7")
+    assert adjusted(acme, -400, reference=" ticket  7") == first
+    for change in ({"picos": -401}, {"kind": "goodwill"}, {"reason": "another"}, {"request_id": None, "kind": "goodwill"}):
+        with pytest.raises(ReferenceUsed):
+            adjusted(acme, **({"picos": -400, "reference": "ticket 7"} | change))  # type: ignore[arg-type]
+    with pytest.raises(ReferenceUsed):
+        adjusted(globex, -400, "g1", reference="ticket 7")
+    assert adjusted(acme, -100).reference == adjusted(acme, -100).reference == ""
+    assert net_picos(UsageRecord.objects.get(request_id="r1")) == 400
+    assert spent_picos(globex.id, "2026-11") == 1_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reference_told_by_several_at_once_is_one_adjustment_of_one_tenant(acme: Tenant) -> None:
+    globex = create_tenant(name="globex", actor="test")
+    used(acme)
+    used(globex, "g1")
+    assert at_once(*[lambda: adjusted(acme, -4, reference="a")] * 3) == {"done": 3}
+    both = [lambda: adjusted(acme, -5, reference="b"), lambda: adjusted(globex, -5, "g1", reference="b")]
+    assert at_once(*both) == {"done": 1, "ReferenceUsed": 1}
+    assert sorted(Adjustment.objects.values_list("amount_picos", flat=True)) == [-5, -4]
+
+
+def test_a_reason_that_does_not_fit_is_refused_and_not_cut(acme: Tenant) -> None:
+    used(acme)
+    with pytest.raises(InvalidInput):
+        adjusted(acme, -1, reason="x" * 501)
+    assert not Adjustment.objects.exists()

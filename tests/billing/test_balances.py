@@ -78,11 +78,16 @@ def test_b64_a_payment_that_is_told_again_grants_once_whatever_else_its_words_sa
     first = grant(acme, 100, reference="pay-1", reason="first")
     assert grant(acme, 100, reference="pay-1", reason="again", now=NOVEMBER + timedelta(days=1)) == first
     assert lefts(acme) == [100]
-    for changes in ({"amount_micros": 101}, {"kind": "goodwill"}, {"tenant_id": create_tenant(name="globex", actor="t").id}):
+    globex = create_tenant(name="globex", actor="t")
+    later = {"expires_at": NOVEMBER + timedelta(days=9)}
+    for changes in ({"amount_micros": 101}, {"kind": "goodwill"}, {"tenant_id": globex.id}, later):
         fact: dict[str, Any] = {"tenant_id": acme.id, "amount_micros": 100, "kind": "prepaid"} | changes
         with pytest.raises(ReferenceUsed):
             grant_credit(**fact, reference="pay-1", reason="other", actor="user:ann", now=NOVEMBER)
     assert Grant.objects.count() == 1
+    ends = {"expires_at": NOVEMBER + timedelta(hours=1), "reference": "pay-2"}
+    short = grant(acme, 100, **ends)
+    assert grant(acme, 100, **ends, now=NOVEMBER + timedelta(days=1)) == short  # told again after it has expired
 
 
 @pytest.mark.parametrize(
@@ -197,6 +202,13 @@ def test_only_what_was_paid_in_advance_is_paid_back_and_of_that_grant(acme: Tena
         refund_credit(tenant_id=acme.id, grant=money, amount_micros=101, **given)
     refund_credit(tenant_id=acme.id, grant=money, amount_micros=100, **given)
     assert lefts(acme) == [50, 0]
+    other = grant(acme, 100, now=NOVEMBER + timedelta(hours=1))
+    third = grant(acme, 100, now=NOVEMBER + timedelta(hours=2))
+    first = refund_credit(tenant_id=acme.id, grant=other, amount_micros=10, reference="back-1", **given)
+    assert refund_credit(tenant_id=acme.id, grant=other, amount_micros=10, reference="back-1", **given) == first
+    with pytest.raises(ReferenceUsed):
+        refund_credit(tenant_id=acme.id, grant=third, amount_micros=10, reference="back-1", **given)
+    assert lefts(acme) == [50, 0, 90, 100]
     check(acme)
 
 

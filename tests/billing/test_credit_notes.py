@@ -1,8 +1,10 @@
 from datetime import UTC, date, datetime
+from functools import partial
 
 import pytest
 from django.db import transaction
 
+from billing.errors import ReferenceUsed
 from billing.invoice_models import CreditNote, Invoice, InvoiceState
 from billing.services.credit_notes import issue_credit_note
 from billing.services.invoice_states import TRANSITIONS, advance
@@ -124,3 +126,54 @@ def test_several_who_take_back_the_whole_at_once_take_it_back_once(acme: Tenant)
     assert at_once(*[lambda: credit(invoice)] * 4) == {"done": 1, "Conflict": 3}
     invoice.refresh_from_db()
     assert (invoice.credited_minor, CreditNote.objects.get().number) == (1_000, "CN-000001")
+
+
+def again(invoice: Invoice, amounts: dict[int, int] | None = None, **changes: str) -> CreditNote:
+    named = {"reason": "a mistake", "reference": "ticket 7"} | changes
+    return issue_credit_note(number=str(invoice.number), actor="test", amounts=amounts, now=NOW, **named)
+
+
+def test_a_reference_is_one_note_however_often_it_is_told_and_another_wish_is_refused(acme: Tenant) -> None:
+    invoice, other = issued(acme), issued(create_tenant(name="globex", actor="test"), month=10)
+    first = again(invoice, {1: 200})
+    assert again(invoice, {1: 200}) == first
+    assert again(invoice, {1: 200}, reference=" ticket  7 ") == first
+    wishes: tuple[tuple[Invoice, dict[int, int] | None, str], ...] = (
+        (invoice, {1: 201}, "a mistake"),
+        (invoice, {1: 200, 2: 1}, "a mistake"),
+        (invoice, None, "a mistake"),
+        (invoice, {1: 200}, "another"),
+        (other, {1: 200}, "a mistake"),
+    )
+    for of, amounts, reason in wishes:
+        with pytest.raises(ReferenceUsed):
+            again(of, amounts, reason=reason)
+    with pytest.raises(InvalidInput):
+        again(invoice, {1: 1}, reference="x" * 201)
+    whole = again(invoice, reference="ticket 8")
+    assert again(invoice, reference="ticket 8") == whole  # also when nothing is left
+    with pytest.raises(ReferenceUsed):
+        again(invoice, {2: 700}, reference="ticket 8")
+    invoice.refresh_from_db()
+    assert (CreditNote.objects.count(), invoice.credited_minor, other.credited_minor) == (2, 1_000, 0)
+    assert AuditEntry.objects.filter(action="invoice.credit").count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reference_told_by_several_at_once_is_one_note_of_one_invoice(acme: Tenant) -> None:
+    invoice, other = issued(acme), issued(create_tenant(name="globex", actor="test"), month=10)
+    assert at_once(*[lambda: again(invoice, {1: 200})] * 3) == {"done": 3}
+    found = at_once(*[partial(again, each, {2: 5}, reference="ticket 9") for each in (invoice, other)])
+    assert found == {"done": 1, "ReferenceUsed": 1}
+    assert sorted(CreditNote.objects.values_list("number", "reference")) == [
+        ("CN-000001", "ticket 7"),
+        ("CN-000002", "ticket 9"),
+    ]
+
+
+def test_a_write_off_says_why(acme: Tenant) -> None:
+    invoice = issued(acme)
+    for reason in ("", "  ", "x" * 301):
+        with pytest.raises(InvalidInput):
+            write_off_invoice(number=str(invoice.number), reason=reason, actor="test")
+    assert Invoice.objects.get().state == InvoiceState.OPEN

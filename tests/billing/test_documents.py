@@ -139,6 +139,15 @@ def test_names_are_printed_as_they_are_and_never_read_as_markup(acme: Tenant, na
     assert b"<pdfuaid:part>1</pdfuaid:part>" in invoice_pdf(number_of(invoice)), "PDF/UA has no glyph that is missing"
 
 
+def test_one_endless_word_breaks_and_runs_over_nothing_beside_it(acme: Tenant) -> None:
+    """Of a name and six lines of an address: unbroken they are seven lines, over the number and the order beside them."""
+    invoice = issued(acme, legal_name="W" * 200, address=["W" * 100] * 6, purchase_order="W" * 64)
+    pdf = invoice_pdf(number_of(invoice))
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) == 2
+    assert b"<pdfuaid:part>1</pdfuaid:part>" in pdf
+    assert "\u200b" not in invoice_data(invoice)["buyer"]["name"]
+
+
 def test_letters_that_no_font_has_are_told_when_they_are_entered(acme: Tenant) -> None:
     assert typesetting.unprintable("株式会社") == "株"
     assert typesetting.unprintable("Acme & Søn") == ""

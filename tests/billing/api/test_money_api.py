@@ -1,6 +1,9 @@
 """Money over REST."""
 
+import csv
+import io
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +15,7 @@ from django.utils import timezone
 
 from billing.account_models import BillingAccount
 from billing.models import Price
+from billing.services.adjustments import adjust_usage
 from billing.services.balances import grant_credit
 from billing.services.closing import close_statement
 from billing.services.credit_notes import issue_credit_note
@@ -137,6 +141,46 @@ def test_balance_grants_and_prices(acme: tuple[Tenant, dict[str, User]], owner: 
     assert owner.get("tenants/acme/prices/").json() == {"discount_percent": 0, "results": []}
 
 
+def test_a_top_up_is_kept_by_who_manages_bills_and_amounts_are_text(acme: tuple[Tenant, dict[str, User]], owner: Api) -> None:
+    path = f"{BILLING}/top-up/"
+    nothing = {"is_enabled": False, "threshold_usd": None, "amount_usd": None, "monthly_cap_usd": None}
+    assert owner.get(path).json() == nothing
+    asked = {"is_enabled": True, "threshold_usd": "5", "amount_usd": "10.50", "monthly_cap_usd": "100"}
+    for role in ("admin", "developer", "viewer"):
+        assert Api(user=acme[1][role]).call("PUT", path, asked).status_code == 403, role
+    wrongs = ({"amount_usd": "0"}, {"amount_usd": 5}, {"monthly_cap_usd": "1"}, {"threshold_usd": "-1"}, {"amount_usd": "NaN"})
+    for wrong in wrongs:
+        assert owner.call("PUT", path, asked | wrong).status_code == 400, wrong
+    assert owner.get(path).json() == nothing
+    kept = Api(user=acme[1]["billing"]).call("PUT", path, asked)
+    assert (kept.status_code, kept.json()) == (200, asked | {"threshold_usd": "5.00", "monthly_cap_usd": "100.00"})
+    assert owner.get(path).json() == kept.json()
+
+
+def test_a_corrected_request_says_so_on_its_receipt_in_lists_and_in_files_and_adds_up_to_usage(
+    acme: tuple[Tenant, dict[str, User]], owner: Api
+) -> None:
+    tenant, people = acme
+    request_id, now = "req_" + "c" * 24, timezone.now()
+    record_usage(drafts=[used(tenant, request_id, now, tokens=(3, 0, 0), price=price(1, 10**12, 0, 0))])
+    for number, picos in enumerate((-(10**12), -(10**11))):
+        adjust_usage(
+            tenant_id=tenant.id, request_id=request_id, amount_picos=picos, kind="correction", reason=f"{number}", actor="test"
+        )
+    for path in (f"requests/{request_id}/", "requests/"):
+        found = owner.get(f"tenants/acme/{path}").json()
+        (shown,) = found.get("results", [found])
+        assert (shown["amount_usd"], shown["corrections_usd"]) == ("3", "-1.1"), path
+    assert owner.get("tenants/acme/usage/?granularity=day").json()["totals"]["amount_usd"] == "1.9"
+    client = Client()
+    client.force_login(people["owner"])
+    for path in (f"requests/{request_id}/", "requests/"):
+        text = re.sub(r"<[^>]+>", " ", client.get(f"/t/acme/{path}").content.decode())
+        assert re.search(r"(?i)corrected by\s+.{0,3}\$?1\.10", text), path
+    rows = list(csv.DictReader(io.StringIO(client.get("/t/acme/requests.csv?range=30d").getvalue().decode())))
+    assert [(row["amount_usd"], row["corrections_usd"]) for row in rows] == [("3", "-1.1")]
+
+
 @pytest.mark.parametrize(
     ("picos_a_token", "shown"),
     [(1_500_000, "0.0000015"), (1, "0.000000000001")],
@@ -182,3 +226,25 @@ def test_x11_many_tiny_requests_are_the_same_sum_on_pages_in_the_api_and_on_the_
     one = f"billing/invoices/{invoice.number}"
     for page in (f"usage/?range=custom&{days}", f"{one}/", f"{one}/lines/1/"):
         assert "$0.0015" in client.get(f"/t/acme/{page}").content.decode(), page
+
+
+def test_b149_the_next_invoice_is_of_an_open_month_when_the_zone_goes_back_behind_a_closed_one(
+    acme: tuple[Tenant, dict[str, User]], owner: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the closed month has is on its invoice: shown again it would look as if it was billed twice."""
+    tenant, people = acme
+    owner.call("PATCH", "tenants/acme/", {"time_zone": "Pacific/Kiritimati"})
+    at = datetime(2026, 11, 30, 9, tzinfo=UTC)  # an hour before December there
+    record_usage(drafts=[used(tenant, "a", at, tokens=(1, 0, 0), price=price(1, 7 * 10**12, 0, 0))], now=at)
+    now = at.replace(hour=11)
+    close_statement(tenant_id=tenant.id, month="2026-11", actor="test", now=now)
+    owner.call("PATCH", "tenants/acme/", {"time_zone": "UTC"})
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    coming = owner.get(f"{BILLING}/next-invoice/").json()
+    assert (coming["month"], coming["lines"], coming["total"]) == ("2026-12", [], "0.00")
+    client = Client()
+    client.force_login(people["owner"])
+    text = client.get("/t/acme/billing/").content.decode()
+    assert "2026-12" in text and "input tokens" not in text
+    record_usage(drafts=[used(tenant, "b", now, tokens=(1, 0, 0), price=price(2, 10**12, 0, 0))], now=now)
+    assert [line["amount_usd"] for line in owner.get(f"{BILLING}/next-invoice/").json()["lines"]] == ["1"]

@@ -5,6 +5,7 @@ import io
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.db import connection
@@ -24,7 +25,7 @@ from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
 from tests.dashboard.furnished import MODELS, Furnished, furnish
 from tests.tenants.api.cast import Api, code_of, with_key
-from tests.tenants.cast import tenant_with
+from tests.tenants.cast import full_tenant, tenant_with
 from tests.workers.broker import Broker
 from tests.workers.outbox_work import work
 
@@ -297,6 +298,54 @@ def test_a_request_is_corrected_by_a_line_of_its_own_and_never_below_nothing(api
     assert Adjustment.objects.count() == 2
     for query, number in {"": 2, "?tenant=acme": 2, "?request_id=a1": 1, "?kind=goodwill": 1, "?month=2026-08": 1}.items():
         assert len(api.get(f"operator/adjustments/{query}").json()["results"]) == number, query
+
+
+def test_what_is_posted_twice_with_a_reference_is_done_once_and_another_body_is_refused(api: Api) -> None:
+    acme = tenant_with("acme")
+    spent(acme, "a1", 10**12)
+    invoice = issued(tenant_with("globex"))
+    path = f"operator/invoices/{invoice.number}/"
+    line = {"lines": [{"position": 1, "amount": "1"}]}
+    posts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "operator/adjustments/": (
+            {"tenant": "acme", "request_id": "a1", "amount_usd": "-0.5", "kind": "correction", "reason": "half"},
+            {"amount_usd": "-0.25"},
+        ),
+        f"{path}credit-notes/": ({"reason": "slow", **line}, {"lines": [{"position": 2, "amount": "1"}]}),
+        f"{path}void/": ({"reason": "wrong customer"}, {"reason": "another"}),
+    }
+    for number, (where, (asked, other)) in enumerate(posts.items()):
+        named = {"reference": f"ticket {number}", **asked}
+        first, second = (api.post(where, named) for _ in range(2))
+        assert (first.status_code, second.status_code, second.json()) == (201, 201, first.json()), where
+        assert error_of(api.post(where, named | other)) == (409, "reference_used", "reference"), where
+    assert Adjustment.objects.get().reference == "ticket 0"
+    assert len(api.get(f"{path}credit-notes/").json()["results"]) == 2
+    assert api.get(path).json()["credited"] == "10.00"
+
+
+def test_operators_see_the_requests_behind_a_line_and_documents_as_customers_do(api: Api) -> None:
+    tenant, people = full_tenant("acme")
+    invoice, owner = issued(tenant), Api(user=people["owner"])
+    note = api.post(f"operator/invoices/{invoice.number}/void/", {"reason": "wrong"}).json()["number"]
+    mine, theirs = f"tenants/acme/billing/invoices/{invoice.number}", f"operator/invoices/{invoice.number}"
+    for rest in ("/lines/1/requests/", "/csv/", "/pdf/"):
+        found = api.get(theirs + rest)
+        assert (found.status_code, found.content) == (200, owner.get(mine + rest).content), rest
+    noted = api.get(f"operator/credit-notes/{note}/pdf/").content
+    assert noted[:5] == b"%PDF-" and noted == owner.get(f"tenants/acme/billing/credit-notes/{note}/pdf/").content
+    for missing in (f"{theirs}/lines/9/requests/", "operator/credit-notes/CN-9/pdf/", "operator/invoices/INV-9/csv/"):
+        assert api.get(missing).status_code == 404, missing
+
+
+@pytest.mark.parametrize(
+    "month", ["0001-01", "1999-12", "9999-12", "3000-01", "2026-13", "2026-1", "soon", "+2026-1", "２０２６-１１"]
+)
+def test_a_month_at_the_calendars_edge_is_refused_and_breaks_nothing(api: Api, month: str) -> None:
+    tenant_with("acme")
+    assert error_of(api.post("operator/closings/", {"month": month}))[::2] == (400, "month")
+    assert error_of(api.post("operator/exports/", {"month": month}))[::2] == (400, "month")
+    assert api.get(f"operator/months/{quote(month)}/").status_code in (400, 404)
 
 
 def test_the_furnished_tenants_own_numbers_are_those_of_its_operators(api: Api) -> None:

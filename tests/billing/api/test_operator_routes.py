@@ -37,6 +37,7 @@ def path_of(route: str, acme: Furnished) -> str:
     ids = {
         "<slug:tenant>": acme.tenant.name,
         "<slug:number>": acme.invoice.number,
+        "<slug:note>": "CN-000001",
         "<slug:month>": "2026-11",
         "<uuid:export_id>": uuid.uuid4(),
     }

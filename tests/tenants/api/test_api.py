@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from billing.services.ledger import record_usage
-from inference.models import Model
+from inference.models import ControlChange, Model
 from tenants.models import AuditEntry, Tenant, User
 from tenants.services.key_format import parse_key
 from tenants.services.keys import issue_api_key
@@ -233,6 +233,41 @@ def test_the_time_zone_is_the_tenants_setting(owner: Api) -> None:
     assert owner.call("PATCH", "tenants/acme/", {"time_zone": "Asia/Tokyo"}).json()["time_zone"] == "Asia/Tokyo"
     assert owner.call("PATCH", "tenants/acme/", {"time_zone": "Mars"}).status_code == 400
     assert owner.get("tenants/acme/").json()["time_zone"] == "Asia/Tokyo"
+
+
+def test_a_tenant_leaves_its_requests_out_of_trials_and_takes_part_again(
+    owner: Api, acme: Tenant, people: dict[str, User]
+) -> None:
+    assert owner.get("tenants/acme/").json()["is_mirroring_allowed"] is True
+    for caller in (Api(user=people["viewer"]), Api(user=people["developer"]), with_key(acme, "read_usage")):
+        assert caller.call("PATCH", "tenants/acme/", {"is_mirroring_allowed": False}).status_code == 403
+    for wrong in ({}, {"is_mirroring_allowed": "perhaps"}, {"is_mirroring_allowed": None}):
+        assert owner.call("PATCH", "tenants/acme/", wrong).status_code == 400, wrong
+    assert not Tenant.objects.get(pk=acme.pk).no_shadow
+    left_out = owner.call("PATCH", "tenants/acme/", {"is_mirroring_allowed": False}).json()
+    assert (left_out["is_mirroring_allowed"], left_out["time_zone"]) == (False, acme.time_zone)
+    told: Any = ControlChange.objects.filter(kind="terms").latest("id").payload
+    assert told["no_shadow"] is True
+    both = owner.call("PATCH", "tenants/acme/", {"is_mirroring_allowed": True, "time_zone": "Asia/Tokyo"}).json()
+    assert (both["is_mirroring_allowed"], both["time_zone"]) == (True, "Asia/Tokyo")
+
+
+def test_who_is_told_by_mail_is_set_by_kind(owner: Api, people: dict[str, User]) -> None:
+    path = "tenants/acme/alert-mails/"
+    before = owner.get(path).json()["roles"]
+    assert before["budget.reached"] == ["owner", "billing"]
+    wrongs: tuple[Any, ...] = (
+        {},
+        {"roles": {}},
+        {"roles": {"budget.reached": ["king"]}},
+        {"roles": {"none.such": []}},
+        {"roles": []},
+    )
+    for wrong in wrongs:
+        assert owner.call("PUT", path, wrong).status_code == 400, wrong
+    assert Api(user=people["viewer"]).call("PUT", path, {"roles": {"budget.reached": []}}).status_code == 403
+    after = owner.call("PUT", path, {"roles": {"budget.reached": ["viewer"], "balance.low": []}}).json()["roles"]
+    assert after == before | {"budget.reached": ["viewer"], "balance.low": []} == owner.get(path).json()["roles"]
 
 
 # -- usage, requests, audit
