@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from django.db import OperationalError, connections
 from django.utils import timezone
 
 from headway.clock import FakeClock
+from headway.home import Home
 from inference.errors import NodeNameTaken
 from inference.fleet_models import ReplicaLoad
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
+from inference.node.node_files import NodeFiles
 from inference.services.heartbeats import Beat, Load, check_name
 from inference.services.node import ReferenceKey, mark_stopped
 from inference.services.registry import register_model, scale
@@ -228,3 +231,11 @@ def test_a_row_of_the_release_before_is_the_first_agents_that_beats(clock: FakeC
     NodeHeartbeat.objects.create(name="here", machine_kind="cpu-b", seen_at=timezone.now())
     beaten(ControlLink("here", clock, agent="one"))
     assert NodeHeartbeat.objects.get().agent == "one"
+
+
+def test_an_agents_id_is_kept_and_another_homes_is_another(tmp_path: Path) -> None:
+    here, there = (NodeFiles(Home(tmp_path / name), "n") for name in ("here", "there"))
+    first = here.agent_id()
+    assert (len(first), NodeFiles(Home(tmp_path / "here"), "n").agent_id()) == (32, first)
+    assert there.agent_id() != first
+    assert not list(here.folder.glob(".agent_id-*"))
