@@ -7,6 +7,7 @@ own/<replica>.json    tokens of the agent's own requests to that engine (own_wor
 run/<replica>.json    an engine that was started: pid, start time, session, epoch
 """
 
+import contextlib
 import fcntl
 import json
 import re
@@ -74,12 +75,14 @@ class NodeFiles:
         return file
 
     def agent_id(self) -> str:
-        """Made once, and kept."""
+        """Made once, and kept: of two that make it at once the first has."""
         path = self.folder / "agent_id"
         if not path.exists():
-            made = path.with_suffix(".new")
+            made = self.folder / f".agent_id-{secrets.token_hex(4)}"
             made.write_text(secrets.token_hex(16))
-            made.replace(path)
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(made)
+            made.unlink()
         return path.read_text().strip()
 
     def write_run(self, run: RunFile) -> None:

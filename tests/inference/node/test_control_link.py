@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from django.db import OperationalError, connections
 from django.utils import timezone
 
 from headway.clock import FakeClock
+from headway.home import Home
 from inference.errors import NodeNameTaken
 from inference.fleet_models import ReplicaLoad
 from inference.models import ControlChange, GoldenReference, ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.node.control_link import RETRY_S, ControlLink
+from inference.node.node_files import NodeFiles
 from inference.services.control import publish_now
 from inference.services.heartbeats import Beat, Load, check_name
 from inference.services.node import ReferenceKey, mark_stopped
@@ -249,3 +252,11 @@ def test_after_the_database_was_away_everything_is_news(link: ControlLink, clock
         assert not link.has_news()
     clock.advance(RETRY_S)
     assert link.has_news()
+
+
+def test_an_agents_id_is_kept_and_another_homes_is_another(tmp_path: Path) -> None:
+    here, there = (NodeFiles(Home(tmp_path / name), "n") for name in ("here", "there"))
+    first = here.agent_id()
+    assert (len(first), NodeFiles(Home(tmp_path / "here"), "n").agent_id()) == (32, first)
+    assert there.agent_id() != first
+    assert not list(here.folder.glob(".agent_id-*"))
