@@ -95,12 +95,12 @@ RINGS = {
 # Side by side. The edges mostly wait, for engines above all: the others have what they leave of the machine, and stand back
 # when they want it, since it is the edges that look at how soon something happens.
 LANES = (("edges", "smoke"), ("sqlite",), ("postgres", "browser"))
-NICENESS = {"sqlite": 10, "postgres": 10, "browser": 10}
+NICENESS = {"sqlite": 5, "postgres": 5, "browser": 5}
 
 
 def run(name: str, server_url: str, output: IO[bytes] | None) -> int:
     label, paths, on_postgres = RINGS[name]
-    url = _database(server_url, name) if on_postgres else ""
+    url = _database(server_url, f"ring_{name}") if on_postgres else ""
     niceness = NICENESS.get(name, 0) if output else 0
     return Ring(label, paths, database_url=url, niceness=niceness).run(output)
 
