@@ -5,6 +5,7 @@ No example of hypothesis is failed for its time: machines are busy, and speed is
 """
 
 import logging
+import os
 
 import hypothesis
 import pytest
@@ -15,6 +16,17 @@ hypothesis.settings.load_profile("headway")
 logging.getLogger("websockets.client").setLevel(logging.INFO)
 
 _FIXTURES = frozenset({"db", "transactional_db", "django_db_reset_sequences", "django_db_serialized_rollback"})
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """On PostgreSQL the tests' database is a copy of one that is migrated once for all rings of a run."""
+    from django.db import connection
+
+    from tests.fakes.migrated import migrated_template
+
+    if connection.vendor == "postgresql":
+        connection.settings_dict["TEST"]["TEMPLATE"] = migrated_template(os.environ["DATABASE_URL"])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

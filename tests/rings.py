@@ -1,4 +1,4 @@
-"""Run the rings of tests one after another (`make test`), some of them (`python -m tests.rings edges smoke`), or the storms.
+"""Run the rings of tests (`make test`), some of them (`python -m tests.rings edges smoke`), or the storms.
 
 services   policy, services and parts: on SQLite, and what a database takes part in again on a real PostgreSQL
 edges      whole processes, real sockets and real vLLM: on PostgreSQL
@@ -18,14 +18,18 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
 
 from tests.fakes.postgres import postgres_server
 from tests.leaks import leaks
 
-# Real vLLM lives here among the services' tests, which mirror the packages; it runs with the edges.
-ENGINES = "tests/inference/node/test_real_engines.py"
+# Real vLLM and real dispatchers live among the services' tests, which mirror the packages; they run with the edges.
+PROCESSES = ["tests/inference/node/test_real_engines.py", "tests/inference/dispatch/test_takeover.py"]
 SERVICES = [
-    f"--ignore={ENGINES}",
+    *(f"--ignore={path}" for path in PROCESSES),
     "tests/test_architecture.py",
     "tests/headway",
     "tests/tenants",
@@ -34,7 +38,7 @@ SERVICES = [
     "tests/inference",
     "tests/dashboard",
 ]
-EDGES = [ENGINES, "tests/e2e", "tests/chaos"]
+EDGES = [*PROCESSES, "tests/e2e", "tests/chaos"]
 # The browser last: Playwright keeps a loop running in the thread of the tests until they end.
 BROWSER = ["tests/contract", "tests/fuzz", "tests/browser"]
 SMOKE = ["tests/smoke"]
@@ -45,42 +49,33 @@ LEFT = Path(tempfile.gettempdir()) / f"rings-{os.getpid()}"
 class Ring:
     """The command of one ring, and the folder of what it leaves."""
 
-    def __init__(self, label: str, arguments: list[str], *, database_url: str) -> None:
+    def __init__(self, label: str, arguments: list[str], *, database_url: str, niceness: int = 0) -> None:
         self.label, self.started_s = label, time.monotonic()
         self.left = LEFT / re.sub(r"[^a-z]+", "-", label.lower())
         shutil.rmtree(self.left, ignore_errors=True)
         self.left.mkdir(parents=True)
         kept = [f"--basetemp={self.left / 'tmp'}", f"--log-file={self.left / 'tests.log'}", "--log-file-level=DEBUG"]
-        self.command = [sys.executable, "-m", "pytest", "-q", "--durations=12", "--durations-min=5", *kept, *arguments]
+        self.command = ["nice", "-n", str(niceness), sys.executable, "-m", "pytest", "-q"]
+        self.command += ["--durations=12", "--durations-min=5", *kept, *arguments]
         self.environment = _environment(database_url)
 
-    def ended(self, code: int) -> int:
-        """What is found counts as a failure."""
+    def run(self, output: IO[bytes] | None) -> int:
+        """Its exit code; what is found that must not lie about counts as a failure."""
+        process = subprocess.Popen(self.command, env=self.environment, stdout=output, stderr=output and subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        if output is not None:
+            output.seek(0)
+            print(f"\n=== {self.label} ===\n{output.read().decode(errors='replace')}", flush=True)  # noqa: T201
         found = leaks(self.left)
         for line in found:
             print(f"an API key lies in {line}")  # noqa: T201
-        took_s = time.monotonic() - self.started_s
         passed = code == 0 and not found
-        print(f"=== {self.label}: {'passed' if passed else 'FAILED'} in {took_s:.0f} s ===", flush=True)  # noqa: T201
+        took = f"{time.monotonic() - self.started_s:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors"
+        print(f"=== {self.label}: {'passed' if passed else 'FAILED'} in {took} ===", flush=True)  # noqa: T201
         if passed:
             shutil.rmtree(self.left, ignore_errors=True)
         return code or bool(found)
-
-
-class Run:
-    """One ring under way. Its output is shown when it has ended, so that two at once do not mix."""
-
-    def __init__(self, label: str, paths: list[str], *, database_url: str) -> None:
-        self.ring = ring = Ring(label, paths, database_url=database_url)
-        self.output = tempfile.TemporaryFile()  # noqa: SIM115  closed in `wait`
-        self.process = subprocess.Popen(ring.command, env=ring.environment, stdout=self.output, stderr=subprocess.STDOUT)
-
-    def wait(self) -> int:
-        code = self.process.wait()
-        with self.output as output:
-            output.seek(0)
-            print(f"\n=== {self.ring.label} ===\n{output.read().decode(errors='replace')}", flush=True)  # noqa: T201
-        return self.ring.ended(code)
 
 
 def _environment(database_url: str) -> dict[str, str]:
@@ -90,12 +85,6 @@ def _environment(database_url: str) -> dict[str, str]:
     return environment
 
 
-def run(label: str, paths: list[str], *, database_url: str, extra: list[str]) -> int:
-    print(f"\n=== {label} ===", flush=True)  # noqa: T201
-    ring = Ring(label, [*extra, *paths], database_url=database_url)
-    return ring.ended(subprocess.run(ring.command, env=ring.environment).returncode)
-
-
 RINGS = {
     "sqlite": ("services, SQLite", SERVICES, False),
     "postgres": ("services, PostgreSQL", ["--database-only", *SERVICES], True),
@@ -103,23 +92,38 @@ RINGS = {
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
+# Side by side. The edges mostly wait, for engines above all: the others have what they leave of the machine, and stand back
+# when they want it, since it is the edges that look at how soon something happens.
+LANES = (("edges", "smoke"), ("sqlite",), ("postgres", "browser"))
+NICENESS = {"sqlite": 5, "postgres": 5, "browser": 5}
 
 
-# Side by side: they are mostly waiting. The edges need the machine for themselves.
-LANES = (("sqlite",), ("postgres", "smoke", "browser"))
+def run(name: str, server_url: str, output: IO[bytes] | None) -> int:
+    label, paths, on_postgres = RINGS[name]
+    url = _database(server_url, f"ring_{name}") if on_postgres else ""
+    niceness = NICENESS.get(name, 0) if output else 0
+    return Ring(label, paths, database_url=url, niceness=niceness).run(output)
 
 
-def side_by_side(lanes: list[list[str]], url: str) -> list[int]:
-    """Each lane's rings one after another, the lanes at once."""
+def _database(server_url: str, name: str) -> str:
+    """One of the ring's own, for what is called after it (`test_...`) to be its own, too."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+
+
+def side_by_side(lanes: list[list[str]], server_url: str) -> int:
+    """Each lane's rings one after another, the lanes at once. What a ring prints is shown when it has ended, unmixed."""
 
     def lane(names: list[str]) -> int:
         codes = []
-        for label, paths, on_postgres in (RINGS[name] for name in names):
-            codes.append(Run(label, paths, database_url=url if on_postgres else "").wait())
+        for name in names:
+            with tempfile.TemporaryFile() as output:
+                codes.append(run(name, server_url, output if len(lanes) > 1 else None))
         return max(codes)
 
     with ThreadPoolExecutor(len(lanes)) as threads:
-        return list(threads.map(lane, lanes))
+        return max(threads.map(lane, lanes))
 
 
 def main(wanted: list[str]) -> int:
@@ -130,14 +134,9 @@ def main(wanted: list[str]) -> int:
         return 1
     with postgres_server() as url:
         if wanted == ["soak"]:
-            return run("soak, PostgreSQL", ["tests"], database_url=url, extra=["-m", "soak", "-s"])
-        names = list(wanted or RINGS)
-        lanes = [found for lane in LANES if (found := [name for name in lane if name in names])]
-        codes = side_by_side(lanes, url) if len(lanes) > 1 else []
-        rest = [name for name in names if not codes or not any(name in lane for lane in LANES)]
-        for label, paths, on_postgres in (RINGS[name] for name in rest):
-            codes.append(run(label, paths, database_url=url if on_postgres else "", extra=[]))
-    return max(codes)
+            return Ring("soak, PostgreSQL", ["tests", "-m", "soak", "-s"], database_url=url).run(None)
+        names = wanted or list(RINGS)
+        return side_by_side([found for lane in LANES if (found := [name for name in lane if name in names])], url)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from headway.money import picos_to_usd
 from tenants.models import AuditEntry, Tenant
 from tenants.services.terms import set_limits
 from tests.billing.priced_usage import used
+from tests.fakes.migrated import migrated_sqlite
 from tests.tenants.cast import tenant_with
 from workers.effects import EFFECTS
 from workers.errors import TryLater
@@ -234,6 +235,7 @@ def test_a_real_worker_is_killed_in_the_middle_and_another_goes_on(tmp_path: Pat
     environment = os.environ | {"HEADWAY_HOME": str(tmp_path / "home"), "DJANGO_SETTINGS_MODULE": "headway.settings"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     environment.pop("DATABASE_URL", None)
+    migrated_sqlite(tmp_path / "home")
 
     def run(code: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
@@ -242,8 +244,6 @@ def test_a_real_worker_is_killed_in_the_middle_and_another_goes_on(tmp_path: Pat
 import django
 django.setup()
 from datetime import UTC, datetime
-from django.core.management import call_command
-call_command("migrate", verbosity=0)
 from tests.tenants.cast import tenant_with
 from tests.billing.priced_usage import used
 from billing.services.ledger import record_usage

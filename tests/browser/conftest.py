@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     engine = Engine()
     found = Site(installation, engine)
     try:
-        installation.manage("migrate")
+        installation.migrate()
         installation.start("redis")
         installation.start_gateway()
         installation.manage("register_model", MODEL)

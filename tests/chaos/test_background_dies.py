@@ -21,6 +21,7 @@ for number in range({count}):
     queue_mail(to="a@example.com", subject=str(number), text="")
     time.sleep({pause_s})
 """
+SHELL = ("shell", "-v", "0", "-c")
 COUNT = """
 import json
 from django.db.models import Count, Sum
@@ -49,20 +50,15 @@ class Background:
         self.running[name].wait()
 
     def load(self, mails: int, load_s: float) -> subprocess.Popen[bytes]:
-        command = self._shell(LOAD.format(count=mails, pause_s=load_s / mails))
+        script = LOAD.format(count=mails, pause_s=load_s / mails)
+        command = [sys.executable, str(ROOT / "manage.py"), *SHELL, script]
         return subprocess.Popen(
             command, env=self.installation.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
     def counts(self) -> dict[str, int]:
-        done = subprocess.run(
-            self._shell(COUNT), env=self.installation.environment, capture_output=True, timeout=60, check=True
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = json.loads(self.installation.manage(*SHELL, COUNT).splitlines()[-1])
         return {**found["by_count"], "left": found["left"], "epoch": found["epoch"]}
-
-    def _shell(self, script: str) -> list[str]:
-        return [sys.executable, str(ROOT / "manage.py"), "shell", "-v", "0", "-c", script]
 
     def stop(self) -> None:
         for process in self.running.values():
@@ -76,7 +72,7 @@ def background(tmp_path: Path) -> Iterator[Background]:
     (installation.home / "logs").mkdir()
     made = Background(installation)
     try:
-        installation.manage("migrate")
+        installation.migrate()
         for name in DAEMONS:
             made.start(name)
         yield made

@@ -12,7 +12,7 @@ import pytest
 
 from inference.gateway.edge import EdgeTunables
 from inference.gateway.parts import GatewayTunables
-from tests.chaos.test_replica_dies import Service, service
+from tests.chaos.conftest import Pair
 from tests.e2e.conftest import TINY
 from tests.e2e.installation import Installation, eventually
 from tests.e2e.test_gateway_processes import Fleet, fleet, until, until_begun
@@ -20,7 +20,7 @@ from tests.fakes.gateway import basic, model_changes, running_gateway
 from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import ScriptedReplica
 
-__all__ = ["fleet", "service"]  # fixtures
+__all__ = ["fleet"]  # a fixture
 
 pytestmark = pytest.mark.soak
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -64,8 +64,7 @@ async def test_b101_fifty_bodies_of_20_mb_on_reused_connections_get_a_status_eac
 
 
 async def test_b126_minute_long_streams_outlive_a_rolling_restart(fleet: Fleet) -> None:
-    fleet.installation.environment["HEADWAY_GATEWAY_DRAIN_S"] = "90"
-    await fleet.start(2)
+    await fleet.start(2, HEADWAY_GATEWAY_DRAIN_S="90")
     before = fleet.pids()
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True, max_tokens=1000)) for _ in range(20)]
@@ -78,7 +77,7 @@ async def test_b126_minute_long_streams_outlive_a_rolling_restart(fleet: Fleet) 
     assert {record["end_state"] for record in records} == {"done"}
 
 
-def test_b126_draining_each_of_two_replicas_in_turn_fails_no_request(service: Service) -> None:
+def test_b126_draining_each_of_two_replicas_in_turn_fails_no_request(service: Pair) -> None:
     """Two real engines; the fleet is taken down to one and up to two again, twice, while 8 clients ask without a pause."""
     installation, headers = service.installation, {"authorization": f"Bearer {service.key}"}
     service.wait_for_two()

@@ -71,7 +71,7 @@ async def installation(tmp_path: Path) -> AsyncIterator[tuple[Installation, str]
         async def run(*arguments: str) -> str:
             return await asyncio.to_thread(installation.manage, *arguments)
 
-        await run("migrate")
+        await asyncio.to_thread(installation.migrate)
         await run("create_tenant", "acme")
         key = await run("issue_key", "acme", "--name", "ci")
         await run("register_model", "m", "--max-in-flight", str(NUM_STREAMS + 10))

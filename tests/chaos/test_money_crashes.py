@@ -120,7 +120,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[tuple[Fleet, str]]:
         )
         async with ScriptedReplica(default=slowly) as replica:
             fleet = Fleet(installation, "")
-            await fleet.manage("migrate")
+            await asyncio.to_thread(installation.migrate)
             await fleet.manage("define_plan", "prepaid", "--is-prepaid", "yes")
             await fleet.manage("register_model", "m", "--max-in-flight", "200")
             await fleet.manage("set_price", "m", "--input-usd", "1", "--output-usd", "1")

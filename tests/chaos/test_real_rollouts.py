@@ -122,7 +122,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     )
     load = None
     try:
-        installation.manage("migrate")
+        installation.migrate()
         installation.manage("create_tenant", "acme")
         key = installation.manage("issue_key", "acme", "--name", "ci")
         for daemon in ("redis", "worker", "beat", "node"):

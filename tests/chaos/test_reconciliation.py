@@ -3,59 +3,28 @@
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.chaos.test_replica_dies import ENGINE_ARGS, Ask, Service, run_all
+from tests.chaos.conftest import Pair, engine_of
+from tests.chaos.test_replica_dies import Ask, run_all
 from tests.e2e.conftest import TINY
-from tests.e2e.installation import WEIGHTS, Installation, eventually, running_requests
+from tests.e2e.installation import eventually, running_requests
 
 PREFIX = "The headway between two trains on one track is kept by signals. " * 12
 LONG = {"prompt": "Go on", "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    installation = Installation(
-        tmp_path_factory.mktemp("counted"), database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_ENGINE_COUNT_S="0.5"
-    )
-    try:
-        installation.manage("migrate")
-        installation.manage("create_tenant", "acme")
-        key = installation.manage("issue_key", "acme", "--name", "ci")
-        installation.start("node")
-        installation.start_gateway()
-        installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)
-        tiny, golden = str(WEIGHTS / "tiny"), installation.home / "golden.json"
-        golden.write_text(json.dumps([{"prompt": "one two three four five six", "max_tokens": 3}]))
-        installation.manage(
-            "register_model", TINY, "--unchecked", "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
-            "--golden", str(golden),
-        )  # fmt: skip
-        installation.manage("scale", TINY, "--replicas", "2")
-        made = Service(installation, key)
-        made.wait_for_two()
-        yield made
-    finally:
-        installation.close()
-
-
-def reconcile(service: Service) -> tuple[int, dict[str, Any]]:
+def reconcile(service: Pair) -> tuple[int, dict[str, Any]]:
     """Exit code and what it found."""
-    installation = service.installation
-    done = subprocess.run(
-        installation.command("reconcile", "--json"), env=installation.environment, capture_output=True, text=True, timeout=120
-    )
+    done = service.installation.run("reconcile", "--json")
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
-def all_is_explained(service: Service) -> dict[str, Any]:
+def all_is_explained(service: Pair) -> dict[str, Any]:
     code, found = reconcile(service)
     drift = [
         (each["replica"], each["replica_epoch"], each["unexplained_prompt_tokens"], each["unexplained_completion_tokens"])
@@ -66,7 +35,7 @@ def all_is_explained(service: Service) -> dict[str, Any]:
     return found
 
 
-def settled(service: Service, records: list[dict[str, Any]]) -> dict[str, Any]:
+def settled(service: Pair, records: list[dict[str, Any]]) -> dict[str, Any]:
     """The same once every engine that lives was counted well after the last of all requests had ended."""
     found: dict[str, Any] = {}
     after = max(datetime.fromisoformat(record["ended_at"]) for record in records) + timedelta(seconds=3)
@@ -80,7 +49,7 @@ def settled(service: Service, records: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def change(service: Service, request_id: str, completion_tokens: int) -> None:
+def change(service: Pair, request_id: str, completion_tokens: int) -> None:
     service.installation.manage(
         "shell",
         "-c",
@@ -89,7 +58,7 @@ def change(service: Service, request_id: str, completion_tokens: int) -> None:
     )
 
 
-def ask(service: Service, path: str = "/v1/completions", **body: Any) -> dict[str, Any]:
+def ask(service: Pair, path: str = "/v1/completions", **body: Any) -> dict[str, Any]:
     response = httpx.post(
         service.installation.url + path,
         json={"model": TINY, **body},
@@ -101,7 +70,7 @@ def ask(service: Service, path: str = "/v1/completions", **body: Any) -> dict[st
     return found
 
 
-def work(service: Service, num_before: int) -> list[dict[str, Any]]:
+def work(service: Pair, num_before: int) -> list[dict[str, Any]]:
     """Answers that come to their end, in all the forms an engine counts them; returns the ledger."""
     say = {"messages": [{"role": "user", "content": "Tell me of trains."}], "max_tokens": 20, "temperature": 0}
     asks = [Ask("/v1/completions", {"prompt": PREFIX, "max_tokens": 40, "temperature": 0}) for _ in range(4)]
@@ -116,7 +85,7 @@ def work(service: Service, num_before: int) -> list[dict[str, Any]]:
     return service.installation.wait_usage(num_before + len(asks) + 4)
 
 
-def leave(service: Service, *, after_events: int, is_streamed: bool = True) -> None:
+def leave(service: Pair, *, after_events: int, is_streamed: bool = True) -> None:
     """Ask for a long answer and leave in the middle of it, or before anything has come."""
     headers = {"authorization": f"Bearer {service.key}"}
     body = {"model": TINY, **LONG, "stream": is_streamed}
@@ -132,7 +101,7 @@ def leave(service: Service, *, after_events: int, is_streamed: bool = True) -> N
         assert not after_events
 
 
-def test_what_engines_count_is_what_the_ledger_explains_and_a_changed_record_is_found(service: Service) -> None:
+def test_what_engines_count_is_what_the_ledger_explains_and_a_changed_record_is_found(service: Pair) -> None:
     records = work(service, 0)
     found = settled(service, records)
     answered = sum(each["causes"]["answered"]["low_completion_tokens"] for each in found["findings"])
@@ -150,7 +119,7 @@ def test_what_engines_count_is_what_the_ledger_explains_and_a_changed_record_is_
     all_is_explained(service)
 
 
-def test_an_answer_that_went_on_at_another_engine_is_explained_on_both(service: Service) -> None:
+def test_an_answer_that_went_on_at_another_engine_is_explained_on_both(service: Pair) -> None:
     num_before = len(work(service, len(service.installation.usage())))
     record = kill_under_a_stream(service, num_before + 1)
     dead, other = attempts_of(service, record["request_id"])
@@ -168,7 +137,7 @@ def test_an_answer_that_went_on_at_another_engine_is_explained_on_both(service: 
     assert survivor["causes"]["answered"]["low_prompt_tokens"] > told - record["prompt_tokens"] + other["prompt_tokens"] - 1
 
 
-def test_requests_that_were_left_are_explained_within_what_they_had_asked_for(service: Service) -> None:
+def test_requests_that_were_left_are_explained_within_what_they_had_asked_for(service: Pair) -> None:
     num_before = len(work(service, len(service.installation.usage())))
     leave(service, after_events=3)
     leave(service, after_events=40)
@@ -182,7 +151,7 @@ def test_requests_that_were_left_are_explained_within_what_they_had_asked_for(se
     all_is_explained(service)
 
 
-def kill_under_a_stream(service: Service, num_after: int) -> dict[str, Any]:
+def kill_under_a_stream(service: Pair, num_after: int) -> dict[str, Any]:
     """An engine is killed; the answer that it was making goes on at the other one. Returns its record."""
     asked = Ask("/v1/completions", LONG)
     (thread,) = run_all(service, [asked])
@@ -195,16 +164,15 @@ def kill_under_a_stream(service: Service, num_after: int) -> dict[str, Any]:
     return record
 
 
-def busy_session(service: Service) -> int:
+def busy_session(service: Pair) -> int:
     for run in service.runs().values():
-        transport = httpx.HTTPTransport(uds=run.socket)
-        with httpx.Client(transport=transport, base_url="http://engine", timeout=30) as engine:
+        with engine_of(run) as engine:
             if running_requests(engine):
                 return run.session
     raise AssertionError("no engine is busy")
 
 
-def attempts_of(service: Service, request_id: str) -> list[dict[str, Any]]:
+def attempts_of(service: Pair, request_id: str) -> list[dict[str, Any]]:
     told = service.installation.manage(
         "shell",
         "-v",

@@ -5,63 +5,20 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
 
-from headway.home import Home
-from inference.node.node_files import NodeFiles, RunFile
+from tests.chaos.conftest import MAX_IN_FLIGHT, Pair
 from tests.e2e.conftest import TINY
-from tests.e2e.installation import WEIGHTS, Installation, eventually
+from tests.e2e.installation import eventually
 
 NUM_STREAMS = 16
-NUM_SAMPLED = 4
+NUM_SAMPLED = MAX_IN_FLIGHT - NUM_STREAMS
 MAX_TOKENS = 600
-INTER_EVENT_S = 4.0
-ENGINE_ARGS = "--max-model-len 2048 --max-num-seqs 32"
-
-
-@dataclass
-class Service:
-    installation: Installation
-    key: str
-
-    def runs(self) -> dict[str, RunFile]:
-        return NodeFiles(Home(self.installation.home), "test-node").read_runs()
-
-    def wait_for_two(self) -> None:
-        def are_ready() -> bool:
-            return [replica["state"] for replica in self.installation.replicas(TINY)] == ["ready", "ready"]
-
-        eventually(are_ready, within_s=180, every_s=0.5, what="two replicas are ready")
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    installation = Installation(
-        tmp_path_factory.mktemp("pair"),
-        database_url=os.environ.get("DATABASE_URL", ""),
-        HEADWAY_UPSTREAM_INTER_EVENT_S=str(INTER_EVENT_S),
-    )
-    try:
-        installation.manage("migrate")
-        installation.manage("create_tenant", "acme")
-        key = installation.manage("issue_key", "acme", "--name", "ci")
-        installation.start("node")
-        installation.start_gateway()
-        installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)
-        tiny = str(WEIGHTS / "tiny")
-        installation.manage(
-            "register_model", TINY, "--unchecked", "--weights", tiny, "--dtype", "float32", f"--engine-args={ENGINE_ARGS}",
-            "--max-in-flight", str(NUM_STREAMS + NUM_SAMPLED),
-        )  # fmt: skip
-        installation.manage("scale", TINY, "--replicas", "2")
-        yield Service(installation, key)
-    finally:
-        installation.close()
+GATEWAY_SETTINGS = {"HEADWAY_UPSTREAM_INTER_EVENT_S": "4"}
 
 
 @dataclass
@@ -77,7 +34,7 @@ class Ask:
     num_events: int = 0
     error: str = ""
 
-    def run(self, service: Service) -> None:
+    def run(self, service: Pair) -> None:
         headers = {"authorization": f"Bearer {service.key}"}
         body = {**self.body, "model": TINY, "stream": self.is_streamed}
         if self.is_streamed:
@@ -138,7 +95,7 @@ def sampled_asks() -> list[Ask]:
     return [Ask("/v1/completions", body) for _ in range(NUM_SAMPLED)]
 
 
-def run_all(service: Service, asked: list[Ask]) -> list[threading.Thread]:
+def run_all(service: Pair, asked: list[Ask]) -> list[threading.Thread]:
     threads = [threading.Thread(target=ask.run, args=(service,), daemon=True) for ask in asked]
     for thread in threads:
         thread.start()
@@ -152,17 +109,18 @@ def join_all(threads: list[threading.Thread]) -> None:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(service: Service) -> list[Ask]:
+def undisturbed(service: Pair) -> list[Ask]:
     service.wait_for_two()
+    before = len(service.installation.usage())
     asked = asks()
     join_all(run_all(service, asked))
-    service.installation.wait_usage(NUM_STREAMS)
+    service.installation.wait_usage(before + NUM_STREAMS)
     return asked
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill -9", "hang"])
 def test_b30_a_replica_dies_under_sixteen_streams_and_all_are_whole(
-    service: Service, undisturbed: list[Ask], number: signal.Signals
+    service: Pair, undisturbed: list[Ask], number: signal.Signals
 ) -> None:
     service.wait_for_two()
     before = len(service.installation.usage())

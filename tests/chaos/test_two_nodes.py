@@ -146,7 +146,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
     )
     machines = [Machine(folder, installation, name=f"{zone}-1", zone=zone) for zone in ("north", "south")]
     try:
-        installation.manage("migrate")
+        installation.migrate()
         installation.manage("create_tenant", "acme")
         key = installation.manage("issue_key", "acme", "--name", "ci")
         installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)

@@ -34,7 +34,7 @@ class Service:
         return {"authorization": f"Bearer {self.key}"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     installation = Installation(tmp_path_factory.mktemp("service"), database_url=os.environ.get("DATABASE_URL", ""))
     try:
@@ -44,16 +44,16 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def set_up(installation: Installation) -> Service:
-    installation.manage("migrate")
+    installation.migrate()
+    installation.start("node")
     installation.manage("create_tenant", "acme")
     key = installation.manage("issue_key", "acme", "--name", "ci")
-    installation.start("node")
-    installation.start_gateway()
     golden = installation.home / "golden.json"
     golden.write_text(json.dumps(GOLDEN))
     register_managed(installation, SMALL, DEMO_WEIGHTS, golden=golden)
     installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)
     register_managed(installation, TINY, str(WEIGHTS / "tiny"))
+    installation.start_gateway()
     installation.wait_ready(SMALL, TINY)
     return Service(installation=installation, key=key)
 

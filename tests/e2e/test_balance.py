@@ -47,7 +47,7 @@ async def fleet(tmp_path: Path, engine: Engine) -> AsyncIterator[Fleet]:
     installation = Installation(tmp_path, database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_LOST_RECORDS_WAIT_S="1")
     async with ScriptedReplica(default=engine) as replica:
         fleet = Fleet(installation, "")
-        await fleet.manage("migrate")
+        await asyncio.to_thread(installation.migrate)
         await fleet.manage("define_plan", "prepaid", "--is-prepaid", "yes")
         await fleet.manage("create_tenant", "acme")
         await fleet.manage("set_plan", "acme", "prepaid")

@@ -60,7 +60,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
     )
     try:
         async with ScriptedReplica() as replica:
-            await asyncio.to_thread(installation.manage, "migrate")
+            await asyncio.to_thread(installation.migrate)
             await asyncio.to_thread(installation.manage, "create_tenant", "acme")
             issue = ("issue_key", "acme", "--name")
             key = await asyncio.to_thread(installation.manage, *issue, "ci")
@@ -82,18 +82,19 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
 
 
 async def last_success_s(client: httpx.AsyncClient, *, since_s: float) -> float:
-    """How long after `since_s` the last request was served; asked every 20 ms until it has been refused for a second."""
+    """How long after `since_s` the last request that was served had been sent; one every 20 ms, until refused for a second."""
     last_s, refused_since_s = 0.0, None
     while refused_since_s is None or time.monotonic() - refused_since_s < 1.0:
+        sent_s = time.monotonic()
         status = (await client.post("/v1/chat/completions", json=BODY)).status_code
         now_s = time.monotonic()
         if status == 200:
-            last_s, refused_since_s = now_s - since_s, None
+            last_s, refused_since_s = sent_s - since_s, None
         else:
             assert status in (401, 403)
             refused_since_s = refused_since_s or now_s
         await asyncio.sleep(0.02)
-        assert now_s - since_s < 10, "it goes on being served"
+        assert now_s - since_s < 30, "it goes on being served"
     return last_s
 
 

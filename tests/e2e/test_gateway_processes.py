@@ -42,8 +42,8 @@ class Fleet:
         """In a thread: the engine answers on this loop."""
         return await asyncio.to_thread(self.installation.manage, *arguments)
 
-    async def start(self, processes: int) -> None:
-        self.installation.start("gateway", "--processes", str(processes))
+    async def start(self, processes: int, **settings: str) -> None:
+        self.installation.start("gateway", "--processes", str(processes), **settings)
         await until(lambda: "gateway: listening" in self.installation.log("gateway"), 60)
         await until_status(f"{self.installation.url}/readyz", 200)
 
@@ -116,11 +116,15 @@ def paced(seen: SeenRequest) -> list[Step]:
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     installation = Installation(
-        tmp_path, database_url=os.environ.get("DATABASE_URL", ""), HEADWAY_GATEWAY_DRAIN_S="8", HEADWAY_LOST_RECORDS_WAIT_S="1"
+        tmp_path,
+        database_url=os.environ.get("DATABASE_URL", ""),
+        HEADWAY_GATEWAY_DRAIN_S="8",
+        HEADWAY_LOST_RECORDS_WAIT_S="1",
+        HEADWAY_DISPATCHER_WAIT_S="60",  # on a busy machine a new one is not there in five seconds
     )
     async with ScriptedReplica(default=paced) as replica:
         fleet = Fleet(installation, "")
-        await fleet.manage("migrate")
+        await asyncio.to_thread(installation.migrate)
         await fleet.manage("create_tenant", "acme")
         fleet.key = await fleet.manage("issue_key", "acme", "--name", "ci")
         await fleet.manage("register_model", "m", "--max-in-flight", "200")
@@ -192,8 +196,7 @@ async def test_b54_after_sigterm_running_streams_end_and_all_are_in_the_ledger(f
 
 
 async def test_b126_beyond_the_limit_streams_end_with_an_error_event_and_a_bill_for_what_was_made(fleet: Fleet) -> None:
-    fleet.installation.environment["HEADWAY_GATEWAY_DRAIN_S"] = "1"
-    await fleet.start(2)
+    await fleet.start(2, HEADWAY_GATEWAY_DRAIN_S="1")
     async with fleet.client() as client:
         running = [asyncio.create_task(fleet.ask(client, stream=True, max_tokens=1000)) for _ in range(10)]
         await until_begun(fleet, 10)
@@ -308,7 +311,6 @@ async def test_workers_whose_parent_is_killed_drain_and_end(fleet: Fleet) -> Non
 
 
 async def test_a_setting_that_is_wrong_ends_the_parent_with_the_workers_word(fleet: Fleet) -> None:
-    fleet.installation.environment["HEADWAY_HEAD_S"] = "soon"
-    gateway = fleet.installation.start("gateway", "--processes", "2")
-    assert await asyncio.to_thread(gateway.wait, 30) == 1
+    gateway = fleet.installation.start("gateway", "--processes", "2", HEADWAY_HEAD_S="soon")
+    assert await asyncio.to_thread(gateway.wait, 120) == 1
     assert "HEADWAY_HEAD_S must be a number of seconds" in fleet.installation.log("gateway")

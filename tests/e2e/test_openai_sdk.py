@@ -1,14 +1,13 @@
 """A customer's developer with the official SDK, against real models."""
 
 import json
-import time
 from typing import Any
 
 import openai
 import pytest
 
 from tests.e2e.conftest import SMALL, TINY, Service
-from tests.e2e.installation import eventually, running_requests
+from tests.e2e.installation import eventually, made_tokens, running_requests
 
 FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
 WEATHER: Any = {
@@ -25,6 +24,10 @@ WEATHER: Any = {
         },
     },
 }
+
+
+TOKENS_A_SECOND = 30
+"""Fewer than the small model makes for one request on a machine that does nothing else; on a busy one the second is longer."""
 
 
 def test_it_lists_models_and_finds_one_whose_id_has_a_slash(service: Service) -> None:
@@ -170,9 +173,9 @@ def test_a_client_that_leaves_frees_the_engine_within_a_second(service: Service,
                 client.with_options(timeout=1.0).chat.completions.create(
                     model=SMALL, messages=FRANCE, max_tokens=1500, extra_body={"ignore_eos": True}
                 )
-        left_s = time.monotonic()
-        eventually(lambda: running_requests(engine) == 0, within_s=1.0, every_s=0.02, what="the slot is free")
-        assert time.monotonic() - left_s < 1.0
+        made = made_tokens(engine)
+        eventually(lambda: running_requests(engine) == 0, within_s=30, every_s=0.02, what="the slot is free")
+        assert made_tokens(engine) - made < TOKENS_A_SECOND
         (record,) = service.installation.wait_usage(before + 1)[before:]
         assert record["end_state"] == "client_gone_after_first_token" if stream else "client_gone" in record["end_state"]
         assert record["prompt_tokens"] > 10

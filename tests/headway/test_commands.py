@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenants.services.key_format import parse_key
+from tests.fakes.migrated import migrated_sqlite
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +39,7 @@ def result(home: Path, *arguments: str) -> str:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation of its own, on the embedded default with nothing set."""
     folder = tmp_path_factory.mktemp("home")
-    assert manage(folder, "migrate").returncode == 0
+    migrated_sqlite(folder)
     result(folder, "create_tenant", "acme")
     result(folder, "register_model", "mock")
     return folder

@@ -19,7 +19,7 @@ from tests.e2e.installation import Installation, eventually
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    made = Installation(tmp_path, database_url="")
+    made = Installation(tmp_path, database_url="", is_plain=True)
     yield made
     made.manage("down")
 

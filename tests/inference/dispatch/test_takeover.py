@@ -23,6 +23,7 @@ from inference.dispatch.visitor import look_at
 from inference.gateway.state import Change, ControlState
 from inference.policy.decisions import PICOS_A_MICRO, Ask, Ending, TokenPrice, Usage
 from tests.fakes.gateway import ACME, model_changes
+from tests.fakes.migrated import migrated_sqlite
 from tests.inference.dispatch.cell import SECRET, Gateway, terms, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +46,7 @@ class Machine:
         self.home = Home(home)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
         self.environment = kept | {"HEADWAY_HOME": str(home), "HEADWAY_NODE_NAME": "machine"}
-        self.manage("migrate", "-v0")
+        migrated_sqlite(home)
         with sqlite3.connect(home / "headway.sqlite3") as database:
             database.executemany(
                 "INSERT INTO inference_controlchange (id, kind, key, payload, at) VALUES (?, ?, ?, ?, '2026-01-01')",

@@ -2,8 +2,8 @@
 
 import contextlib
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -180,9 +180,21 @@ async def test_a_tokeniser_that_is_not_there_yet_fails_no_request(replica: Scrip
 
 
 class SlowCounter(PromptCounter):
+    """Counts for as long as it is not let go."""
+
+    go_on: threading.Event
+
     def chat(self, *args: Any, **kwargs: Any) -> int:
-        time.sleep(0.5)
+        self.go_on.wait(30)
         return super().chat(*args, **kwargs)
+
+
+@pytest.fixture
+def slow_counter() -> Iterator[SlowCounter]:
+    counter = SlowCounter(byte_bundle())
+    counter.go_on = threading.Event()
+    yield counter
+    counter.go_on.set()
 
 
 class FaultyCounter(PromptCounter):
@@ -209,17 +221,20 @@ async def test_a_client_cannot_make_a_template_hold_up_the_others(replica: Scrip
         assert counted(gateway, "timeout") == 1
 
 
-async def test_counting_that_takes_long_blocks_nothing_and_is_given_up(replica: ScriptedReplica) -> None:
+async def test_counting_that_takes_long_blocks_nothing_and_is_given_up(
+    replica: ScriptedReplica, slow_counter: SlowCounter
+) -> None:
     tunables = TokeniserTunables(threads=1, limit_s=0.05)
-    async with serving(replica, SlowCounter(byte_bundle()), tokenising=tunables) as gateway:
-        started_s = time.monotonic()
-        assert (await gateway.post(body=chat("a" * 2000))).status_code == 200
-        assert time.monotonic() - started_s < 0.4
+    async with serving(replica, slow_counter, tokenising=tunables) as gateway:
+        assert (await gateway.post(body=chat("a" * 2000))).status_code == 200  # before it is let go
         assert counted(gateway, "timeout") == 1
+        slow_counter.go_on.set()
 
 
-async def test_a_client_that_leaves_while_its_prompt_is_counted_is_gone(replica: ScriptedReplica) -> None:
-    async with serving(replica, SlowCounter(byte_bundle())) as gateway:
+async def test_a_client_that_leaves_while_its_prompt_is_counted_is_gone(
+    replica: ScriptedReplica, slow_counter: SlowCounter
+) -> None:
+    async with serving(replica, slow_counter) as gateway:
         client = await RawClient.connect(gateway.port)
         await client.send("POST", "/v1/chat/completions", gateway.auth, json.dumps(chat("a" * 2000)).encode())
         await until(lambda: len(gateway.journal.opened) == 1)
@@ -227,6 +242,7 @@ async def test_a_client_that_leaves_while_its_prompt_is_counted_is_gone(replica:
         record = await gateway.only_record()
         assert (record.end_state, record.attempts) == ("client_gone_before_first_token", 0)
         assert replica.requests == []
+        slow_counter.go_on.set()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from inference.gateway.listening import bind
 from inference.gateway.parts import GatewayTunables
 from inference.wiring import gateway_name
 from tests.fakes.gateway import GatewayUnderTest, basic, model_changes, running_gateway, until
+from tests.fakes.migrated import migrated_sqlite
 from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import EVENT_STREAM_HEAD, Script, ScriptedReplica, chat_events, piece, streamed
 
@@ -214,7 +215,7 @@ def free_ports(count: int) -> list[int]:
 
 def test_the_command_listens_says_so_serves_and_ends_on_sigterm(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    assert manage("migrate", "-v0", home=home).returncode == 0
+    migrated_sqlite(home)
     port, metrics_port = free_ports(2)
     with gateway_process(home, port, metrics_port) as process:
         assert wait_for_line(process, "gateway: listening") == f"gateway: listening on http://127.0.0.1:{port}\n"
