@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from inference.dispatch.dispatcher import Grant
-from inference.gateway.answer import AnswerReader, BadEvent, EngineReported, decode_object, reported_error
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, EngineReported, decode_object, reported_error
 from inference.gateway.openai_errors import Refusal, engine_error_kind, engine_refusal, error_status
 from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
 from inference.gateway.relay import relay

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import msgspec
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, decode_object
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Chunk, decode_object
 from inference.gateway.sse import SseSplitter
 
 # A text of one character or more: an empty one is no output, which the full way knows.

@@ -31,7 +31,7 @@ from billing.services.attempt_rows import AttemptDraft
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from inference.gateway.answer import Usage
+from inference.gateway.engine_usage import Usage
 from inference.gateway.state import Principal
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,8 @@ answer or a true status. What arrives with the end is returned, to leave togethe
 from collections.abc import Callable
 from typing import Protocol
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Chunk, EngineReported, Piece
 from inference.gateway.event_template import ShortWay
 from inference.gateway.openai_errors import Refusal
 from inference.gateway.sse import EventTooLarge, SseSplitter

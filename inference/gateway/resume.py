@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import structlog
 
-from inference.gateway.answer import AnswerReader, Chunk, Usage
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import Chunk
 from inference.gateway.continuation import Candidate, Continuation, Cut
+from inference.gateway.engine_usage import Usage
 from inference.gateway.fields import COMPLETIONS
 from inference.gateway.requests import GenerationRequest, is_set
 from inference.gateway.shapes import Fate

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.gateway.answer import AnswerReader, BadEvent, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Piece
 from inference.gateway.continuation import Continuation, Cut
 from inference.gateway.event_template import ShortWay
 from inference.gateway.outputs import EventStreamOutput, HttpResponder
