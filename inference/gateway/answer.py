@@ -24,6 +24,7 @@ from inference.gateway.engine_usage import MAX_TOKENS, Usage, completion_tokens_
 
 if TYPE_CHECKING:
     from inference.gateway.continuation import Continuation
+    from inference.gateway.event_template import Fitting
     from inference.gateway.splice import Splice
 
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
@@ -58,16 +59,17 @@ class AnswerReader:
         `continuation`: keeps what another attempt would need; the token ids were asked for it, the client gets none.
         `splice`, `before`: of an attempt that goes on from another one: how its text fits, and the usage until there.
         """
-        self._continuation, self._splice, self._before = continuation, splice, before
+        self.continuation, self._splice, self._before = continuation, splice, before
         self._response_id, self._public_id, self._fingerprint = response_id, public_id, fingerprint
         self._wants_usage, self._wants_running_usage = wants_usage, wants_running_usage
         self._num_choices, self._max_completion_tokens = num_choices, max_completion_tokens
         self._finish_reasons: dict[int, str] = {}
         self._running: dict[int, object] = {}
         self._final_usage: object = None
+        self._final: Usage | None = None  # the same as numbers; None: there is none, or it cannot be read
         self._last: Chunk = {}
-        self._num_unmetered = 0
-        self._short_usage = b""  # of the first choice's latest event, where that was not decoded
+        self.num_unmetered = 0
+        self.short_usage = b""  # of the first choice's latest event, where that was not decoded
         self.has_output = splice is not None
         self.is_done = False
         self.is_cut_short = False
@@ -97,15 +99,15 @@ class AnswerReader:
         usage, choices = chunk.pop("usage", None), chunk.get("choices")
         if not isinstance(choices, list) or not choices:
             if usage:
-                self._final_usage = usage
+                self._note_final(usage)
                 self._remember(chunk if self._splice is None else dict(self._splice.mold))
             return None  # usage alone, or a heartbeat
         for choice in choices:
             self._read_choice(choice, usage)
-        if self._continuation is not None:
+        if self.continuation is not None:
             if len(choices) > 1:
-                self._continuation.spoil()  # no engine says more than one thing at once of its only choice
-            followed = self._follow(self._continuation, chunk, choices[0])
+                self.continuation.spoil()  # no engine says more than one thing at once of its only choice
+            followed = self._follow(self.continuation, chunk, choices[0])
             if followed is None:
                 return None
             chunk = followed
@@ -152,23 +154,26 @@ class AnswerReader:
         index: int = choice.get("index", 0)
         if usage:
             self._running[index] = usage
-            self._short_usage = b""
+            self.short_usage = b""
         if carries_output(choice):
             self.has_output = True
             reason = choice.get("finish_reason")
             if not usage and (not reason or has_text(choice)):
-                self._num_unmetered += 1
+                self.num_unmetered += 1
             if isinstance(reason, str) and reason:
                 self._finish_reasons[index] = reason
 
-    def took_tokens(self, texts: list[bytes], ids: list[bytes], usage: bytes) -> None:
-        """Token events of the only choice went the short way (event_template.py); `usage` is the latest one's, or empty."""
-        if usage:
-            self._short_usage = usage
+    def _note_final(self, usage: object) -> None:
+        self._final_usage, self._final = usage, read_usage(usage) if usage else None
+
+    def took_tokens(self, events: "Fitting") -> None:
+        """Token events of the only choice went the short way (short_way.py, which tells of single ones itself)."""
+        if events.usage:
+            self.short_usage = events.usage
         else:
-            self._num_unmetered += len(texts)
-        if self._continuation is not None:
-            self._continuation.took_short(texts, ids)
+            self.num_unmetered += len(events.texts)
+        if self.continuation is not None:
+            self.continuation.took_short(events.texts, events.ids)
 
     def as_shown(self, chunk: Chunk) -> Chunk | None:
         """A copy of a decoded chunk as `take` would return it, but remembers nothing; None where that depends on more than
@@ -176,8 +181,8 @@ class AnswerReader:
         choice = chunk["choices"][0]
         if self._wants_running_usage or self.is_done or (self._splice is not None and not self._splice.is_plain):
             return None
-        if self._continuation is not None:
-            if not (isinstance(choice.get("token_ids"), list) or self._continuation.is_spoiled):
+        if self.continuation is not None:
+            if not (isinstance(choice.get("token_ids"), list) or self.continuation.is_spoiled):
                 return None
             choice = dict(choice)
             chunk = {**chunk, "choices": [choice]}
@@ -202,11 +207,11 @@ class AnswerReader:
     def tokens_so_far(self) -> int:
         """Completion tokens of all attempts, as the engine last said, or as counted; cheap, for progress reports."""
         before = self._before.completion_tokens if self._before is not None else 0
-        if self._short_usage:
-            found = _COMPLETION_TOKENS.search(self._short_usage)
+        if self.short_usage:
+            found = _COMPLETION_TOKENS.search(self.short_usage)
             return before + (int(found[1]) if found else 0)
         running = sum(completion_tokens_in(usage) for usage in self._running.values())
-        return before + (running or self._num_unmetered)
+        return before + (running or self.num_unmetered)
 
     def usage(self) -> Usage | None:
         """The final figures, or the last running ones (those of all choices together), or what was counted, or None.
@@ -223,6 +228,8 @@ class AnswerReader:
         usage = self._engine_usage()
         if usage is None:
             return None
+        if usage.completion_tokens <= self._max_completion_tokens and usage.cached_tokens <= usage.prompt_tokens:
+            return usage
         return replace(
             usage,
             completion_tokens=min(usage.completion_tokens, self._max_completion_tokens),
@@ -232,13 +239,13 @@ class AnswerReader:
     @property
     def is_engines_total(self) -> bool:
         """Are this attempt's figures all that its engine has counted?"""
-        return not self.is_cut_short and bool(self._final_usage) and read_usage(self._final_usage) is not None
+        return not self.is_cut_short and self._final is not None
 
     def _with_before(self, usage: Usage, before: Usage) -> Usage:
         """Prompt and cached tokens as the first attempt had them; its output and this one's."""
         made = usage.completion_tokens
-        if self.is_cut_short and self._continuation is not None:
-            made = min(made, self._continuation.num_tokens_stopped - before.completion_tokens)
+        if self.is_cut_short and self.continuation is not None:
+            made = min(made, self.continuation.num_tokens_stopped - before.completion_tokens)
         return replace(
             usage,
             prompt_tokens=before.prompt_tokens,
@@ -246,19 +253,18 @@ class AnswerReader:
             completion_tokens=before.completion_tokens + made,
         )
 
-    def _runningfigures_of(self, usage: object) -> object:
+    def _running_figures(self, usage: object) -> object:
         read = read_usage(usage) if usage and self._before is not None else None
         return usage if read is None or self._before is None else figures_of(self._with_before(read, self._before))
 
     def _engine_usage(self) -> Usage | None:
-        final = read_usage(self._final_usage) if self._final_usage else None
-        if final is not None:
-            return final
-        if self._short_usage:
-            self._running[0], self._short_usage = decode_object(self._short_usage), b""
+        if self._final is not None:
+            return self._final
+        if self.short_usage:
+            self._running[0], self.short_usage = decode_object(self.short_usage), b""
         running = [usage for usage in map(read_usage, self._running.values()) if usage is not None]
         if not running:
-            counted = self._num_unmetered
+            counted = self.num_unmetered
             return Usage(completion_tokens=counted, is_counted=True) if counted else None
         return Usage(
             prompt_tokens=max(usage.prompt_tokens for usage in running),
@@ -272,15 +278,15 @@ class AnswerReader:
         usage = self.usage()
         if usage is None or usage.is_counted:
             return None
-        written = [self._final_usage] if not usage.is_running else list(self._running.values())
-        if len(written) == 1 and read_usage(written[0]) == usage:
-            return written[0]
-        return figures_of(usage)
+        if not usage.is_running and self._final == usage:
+            return self._final_usage
+        written = list(self._running.values()) if usage.is_running else []
+        return written[0] if len(written) == 1 and read_usage(written[0]) == usage else figures_of(usage)
 
     def usage_chunk(self) -> Chunk | None:
         """The one usage frame, if the client asked and the engine gave figures: like the others, with no choices."""
-        usage = self.final_usage()
-        if not self._wants_usage or usage is None:
+        usage = self.final_usage() if self._wants_usage else None
+        if usage is None:
             return None
         return {**self._last, "choices": [], "usage": usage}
 
@@ -293,10 +299,10 @@ class AnswerReader:
         choices = answer.get("choices")
         if not isinstance(choices, list) or not choices:
             raise BadEvent("no choices")
-        self._final_usage = answer.get("usage")
+        self._note_final(answer.get("usage"))
         for choice in choices:
             self._read_choice(choice, None)
-        self._num_unmetered = 0  # it came in one piece: there is nothing to count
+        self.num_unmetered = 0  # it came in one piece: there is nothing to count
         self.has_output = True
         if self._final_usage:
             answer["usage"] = self.final_usage()

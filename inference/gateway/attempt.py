@@ -120,7 +120,9 @@ async def _ask(exchange: "Exchange", request: GenerationRequest, grant: Grant, n
 
 async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
     tunables = exchange.parts.upstream.tunables
-    rest = await relay(response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output)
+    rest = await relay(
+        response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output, on_token=exchange.times.append_now
+    )
     last = exchange.output.last(rest, reader)
     exchange.done()
     await exchange.output.send_last(last)

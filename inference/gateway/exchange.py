@@ -25,6 +25,7 @@ from inference.gateway.continuation import Continuation
 from inference.gateway.ends import DETACHED, STOPPING, Cut, log_end
 from inference.gateway.entries import Principal
 from inference.gateway.openai_errors import INTERNAL, Refusal, refusal_of, unknown_model
+from inference.gateway.output_times import OutputTimes
 from inference.gateway.outputs import EventStreamOutput
 from inference.gateway.parts import GatewayParts
 from inference.gateway.rate_headers import Headers, rate_headers
@@ -75,6 +76,7 @@ class Exchange:
         )
         self.asking = Asking(parts, principal, self.record, request_id=request_id, max_wait_s=max_wait_s)
         self.notes = AttemptNotes(parts.clock)
+        self.times = OutputTimes(parts.clock, self.record, self.notes, parts.metrics)
         # Of the attempt that runs; set by attempt.py.
         self.reader: AnswerReader | None = None
         self.response: UpstreamResponse | None = None
@@ -87,9 +89,8 @@ class Exchange:
         self._draft: UsageDraft | None = None  # once it is settled
         self._task: asyncio.Task[None] | None = None
         self._cut: Cut | None = None
-        self._last_output_s = 0.0
         self._started_s = parts.clock.monotonic_s()
-        self._silent_since_s = self._started_s
+        self._silent_since_s = self._started_s  # but for output
 
     def cut(self, reason: Cut) -> None:
         if self._cut is None and self._task is not None:
@@ -127,7 +128,7 @@ class Exchange:
         """A stream that was silent for `comment_s` gets a comment, and then another after as long again."""
         if self.record.is_settled or not isinstance(self.output, EventStreamOutput):
             return False
-        return now_s - self._silent_since_s >= self.parts.edge.comment_s
+        return now_s - max(self._silent_since_s, self.times.last_s) >= self.parts.edge.comment_s
 
     async def keep_alive(self) -> None:
         self._silent_since_s = self.parts.clock.monotonic_s()
@@ -202,6 +203,7 @@ class Exchange:
     def after_failure(self, failure: AttemptFailed, grant: Grant) -> bool:
         """Whether it was parked and has not failed. Raises the failure where the answer can neither go on nor be begun anew."""
         is_parked, self._is_parking = self._is_parking, False
+        self.times.settle()
         self.notes.end(PARKED if is_parked else failure.end_state)
         if not is_parked:
             log.warning("attempt_failed", replica=grant.replica.id, attempt=self.record.attempts, reason=failure.reason)
@@ -252,16 +254,10 @@ class Exchange:
 
     def on_output(self) -> None:
         """Something the model made is about to be handed on."""
-        now_s = self.parts.clock.monotonic_s()
         if self.asking.grant is not None:
             self.asking.grant.first_token()
-        self.notes.output(now_s)
-        if self.record.ttft_ms is None:
-            self.record.ttft_ms = self.record.elapsed_ms()
-            self.parts.metrics.first_output(self.record.ttft_ms / 1000)
-        else:
-            self.parts.metrics.further_output(now_s - self._last_output_s)
-        self._last_output_s = self._silent_since_s = now_s
+        self.times.append_now()
+        self.times.settle()
 
     def done(self) -> None:
         """The answer is whole; its last event is sent after this."""
@@ -291,6 +287,7 @@ class Exchange:
 
     def _settle(self, end_state: str, status: int) -> None:
         record = self.record
+        self.times.settle()
         if end_state == DONE:
             self._ending = Ending.WELL
         if self.reader is not None:

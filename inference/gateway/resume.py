@@ -65,7 +65,7 @@ def can_resume(request: GenerationRequest) -> bool:
     fields = request.fields
     if request.num_choices != 1 or not (request.is_streamed or request.is_foldable):
         return False
-    if any(is_set(fields.get(name)) for name in _NEVER):
+    if not _NEVER.isdisjoint(fields) and any(is_set(fields.get(name)) for name in _NEVER):
         return False
     if fields.get("presence_penalty") or fields.get("frequency_penalty"):
         return False

@@ -103,6 +103,7 @@ class GatewayServer(Server):
             parts.dispatcher.report_progress()
             now_s = parts.clock.monotonic_s()
             for exchange in list(parts.running):
+                exchange.times.settle()
                 await exchange.tell_position()
                 if exchange.is_due_comment(now_s):
                     await exchange.keep_alive()
