@@ -78,7 +78,8 @@ LIKE_FRAMING = st.sampled_from([b"data: x\n\n", b"5\r\nhello\r\n", b"\r\n", b"a\
 @settings(max_examples=300, deadline=None)
 @given(payloads=st.lists(LIKE_FRAMING, min_size=1, max_size=8), cuts=st.lists(st.integers(1, 12), max_size=30))
 def test_a_body_is_taken_whole_however_its_reads_are_cut(payloads: list[bytes], cuts: list[int]) -> None:
-    stream, reads = b"".join(map(piece, payloads)), []
+    stream = b"".join(map(piece, payloads))
+    reads: list[bytes] = []
     for size in cuts:
         reads, stream = [*reads, stream[:size]], stream[size:]
     taker = asyncio.run(taken([read for read in [*reads, stream] if read]))
