@@ -66,6 +66,8 @@ Send the key in the handshake's headers, or in the first message: `{"api_key": "
 are `{"request": {...}}` or, if the key came with the handshake, the bare body. `{"type": "cancel"}` ends the answer that runs.
 Each message back is the data of one event, the last of an answer is `[DONE]`; a cancel is answered by `{"type": "cancelled"}`;
 while a request waits, its place is told now and then: `{"type": "queued", "position": 3, "estimated_wait_s": 1.2}`;
+where there are limits, an answer or error begins with what HTTP has as headers: `{"type": "limits",
+"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "59", "x-ratelimit-reset-requests": "1s", ...}`;
 an error object is followed by a close with 4000 + its status. 4408: no request came in time; 1009: a message was too
 large; 1012: the gateway shuts down. One answer runs at a time. `request` is the body of `POST /v1/generate`.
 """

@@ -10,7 +10,7 @@ from inference.gateway.chunks import BadEvent, Chunk, Piece
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal
-from inference.gateway.rate_headers import Headers, has_rates, rate_headers
+from inference.gateway.rate_headers import Headers, rate_headers, rates_of
 from inference.policy.decisions import RateView
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -66,7 +66,7 @@ class HttpResponder:
         named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers or []]
         framing = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         more = self.more_headers()
-        if self.ask_rates is not None and not has_rates(more):
+        if self.ask_rates is not None and not rates_of(more):
             rates = await self.ask_rates()
             more = [*more, *(rate_headers(rates) if rates is not None else ())]
         await self.start(status, [*framing, *named], more)

@@ -23,8 +23,9 @@ def rate_headers(rates: RateView) -> Headers:
     return headers
 
 
-def has_rates(headers: Headers) -> bool:
-    return any(name.startswith(b"x-ratelimit-") for name, _ in headers)
+def rates_of(headers: Headers) -> Headers:
+    """Those of limits among them."""
+    return [(name, value) for name, value in headers if name.startswith(b"x-ratelimit-")]
 
 
 def duration(seconds: float) -> str:

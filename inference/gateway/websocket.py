@@ -7,7 +7,8 @@ Client: the key in the Authorization header of the handshake, or in its first me
 Pages of the site come with a ticket in place of a key, one for each request (ticket_door.py).
 Server: the data of each event as one text message, the last of an answer is `[DONE]`; `{"type": "cancelled"}` after a
 cancel, also when there was nothing left to cancel; `{"type": "queued", "position": n, "estimated_wait_s": s}` now and then
-while the request waits for a replica; an error object, followed by a close.
+while the request waits for a replica; `{"type": "limits", "x-ratelimit-limit-requests": "60", ...}` before the first message
+of an answer, where there are limits; an error object, followed by a close.
 
 One answer runs at a time; requests may follow one another; the key is checked again for each. Answers are always
 streamed. Close codes: 4000 + the HTTP status of the error (4401 for a bad key), 4408 when no request came in time, 1009
@@ -37,6 +38,7 @@ from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of
 from inference.gateway.outputs import encode
 from inference.gateway.parts import GatewayParts
+from inference.gateway.rate_headers import Headers, rates_of
 from inference.gateway.requests import GenerationRequest, build_request
 from inference.gateway.state import Principal
 from inference.gateway.ticket_door import TicketDoor
@@ -57,6 +59,8 @@ class SocketOutput:
     def __init__(self, send_text: Callable[[bytes], Any]) -> None:
         self._send_text = send_text
         self.has_started = False
+        self.answer_headers: Callable[[], Headers] = list
+        """As an HTTP answer would have them; asked once, when the answer starts."""
         self.refusal: Refusal | None = None
         """What the answer ended with, if it was an error."""
 
@@ -77,10 +81,7 @@ class SocketOutput:
         raise AssertionError("a socket cannot write at once")
 
     async def send_chunks(self, chunks: list[Piece]) -> None:
-        messages = _encoded(chunks)
-        self.has_started = True
-        for message in messages:
-            await self._send_text(message)
+        await self._send_answer(_encoded(chunks))
 
     def last(self, chunks: list[Piece], reader: AnswerReader) -> list[bytes]:
         usage_chunk = reader.usage_chunk()
@@ -90,13 +91,25 @@ class SocketOutput:
         raise AssertionError("a socket takes no whole answer")
 
     async def send_last(self, data: list[bytes]) -> None:
-        self.has_started = True
-        for message in data:
-            await self._send_text(message)
+        await self._send_answer(data)
 
     async def send_error(self, refusal: Refusal) -> None:
         self.refusal = refusal
+        await self._send_limits()
         await self._send_text(refusal.body())
+
+    async def _send_answer(self, messages: list[bytes]) -> None:
+        await self._send_limits()
+        self.has_started = True
+        for message in messages:
+            await self._send_text(message)
+
+    async def _send_limits(self) -> None:
+        if self.has_started:
+            return
+        limits = {name.decode(): value.decode() for name, value in rates_of(self.answer_headers())}
+        if limits:
+            await self._send_text(msgspec.json.encode({"type": "limits", **limits}))
 
 
 def _encoded(chunks: list[Piece]) -> list[bytes]:
@@ -195,6 +208,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
             trace=trace,
             headers=self.scope["headers"],
         )
+        output.answer_headers = exchange.answer_headers
         account = self.parts.bodies.open()
 
         def read() -> GenerationRequest:

@@ -17,6 +17,8 @@ from tenants.services.key_format import new_key
 from tests.fakes.gateway import ACME, basic, key_changes, model_changes, running_gateway, until
 from tests.fakes.replica import ScriptedReplica, chat_events, streamed
 from tests.inference.dispatch.test_dispatcher import terms
+from tests.inference.gateway.test_websocket import answer as socket_answer
+from tests.inference.gateway.test_websocket import closed_with, receive, send, socket_to
 
 PRICE = {
     "prices": [
@@ -98,6 +100,21 @@ async def test_an_unknown_model_is_said_also_where_nobody_can_count(replica: Scr
     async with running_gateway([*model_changes("m", [replica.url]), terms(requests_per_minute=4)]) as gateway:
         gateway.dispatcher.close()
         assert (await gateway.post(body=basic(model="no-such-model"))).status_code == 404
+
+
+async def test_b35_a_socket_is_told_before_each_answer_how_the_limits_stand(replica: ScriptedReplica) -> None:
+    changes = [*model_changes("m", [replica.url]), terms(requests_per_minute=2, output_tokens_per_minute=1000)]
+    async with running_gateway(changes) as gateway, socket_to(gateway, headers=gateway.auth) as socket:
+        for remaining in ("1", "0"):
+            await send(socket, {"model": "m", "prompt": "hi", "max_tokens": 5})
+            told, *chunks, _done = await socket_answer(socket)
+            assert set(told) == RATES | {"type"} and told["type"] == "limits"
+            assert told["x-ratelimit-remaining-requests"] == remaining
+            assert all("choices" in chunk for chunk in chunks)
+        await send(socket, {"model": "m", "prompt": "hi", "max_tokens": 5})
+        assert (await receive(socket))["x-ratelimit-remaining-requests"] == "0"
+        assert (await receive(socket))["error"]["code"] == "rate_limit_exceeded"
+        assert await closed_with(socket) == 4429
 
 
 RATES = {f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset") for kind in ("requests", "tokens")}
