@@ -48,6 +48,8 @@ class CreditSums:
 
     def write(self) -> None:
         tenant_ids = sorted(self._uses)
+        if not tenant_ids:
+            return
         self._prepaid = prepaid_among(tenant_ids)
         balances = {balance.tenant_id: balance for balance in Balance.objects.filter(tenant_id__in=tenant_ids)}
         if not balances and not self._prepaid:

@@ -88,23 +88,21 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
             each["billing_month"] = months.month_of(each["tenant_id"], each["ended_at"])
         slots, sums = SlotSums(zones), MonthSums(zones, now=now)
         sums.hold(_spent(each) for each in fields.values())
-        before = _in_ledger(fields)
+        before = _ranks_in_ledger(fields)
         insert_new(rows, recorded_at=now)
-        found = _in_ledger(fields)
+        found = _ranks_in_ledger(fields)
         # SQLite's OR IGNORE passes over a row that breaks any rule, not only the unique request id.
         if len(found) < len(fields):
             raise UsageRefused("the ledger did not take a usage record", missing=sorted(fields.keys() - found.keys()))
+        replaced = sorted(name for name, its in found.items() if its < _rank_of(fields[name]))
+        lost = _in_ledger(replaced) if replaced else {}
         adjusted: list[Adjustment] = []
-        replaced = []
-        for request_id in sorted(found):
-            mine, its = fields[request_id], found[request_id]
-            if _rank(its.end_state, its.usage_source) < _rank(mine["end_state"], mine["usage_source"]):
-                late = _replace_lost(its, mine, months, sums, slots)
-                adjusted += [late] if late is not None else []
-                replaced.append(request_id)
-            elif request_id not in before:
-                sums.add(_spent(mine))
-                slots.add(mine)
+        for request_id in replaced:
+            late = _replace_lost(lost[request_id], fields[request_id], months, sums, slots)
+            adjusted += [late] if late is not None else []
+        for request_id in sorted(found.keys() - before.keys() - lost.keys()):
+            sums.add(_spent(fields[request_id]))
+            slots.add(fields[request_id])
         Adjustment.objects.bulk_create(adjusted)
         attempts = {request_id: given[request_id].attempt_rows for request_id in fields.keys() - before.keys()}
         attempts |= {request_id: _attempts_of(given[request_id]) for request_id in replaced}
@@ -112,6 +110,12 @@ def record_usage(*, drafts: list[UsageDraft], now: datetime | None = None) -> in
         slots.write()
         sums.write()
     return len(drafts)
+
+
+def _ranks_in_ledger(request_ids: Iterable[str]) -> dict[str, int]:
+    rows = UsageRecord.objects.filter(request_id__in=list(request_ids))
+    told = rows.values_list("request_id", "end_state", "usage_source")
+    return {request_id: _rank(end_state, usage_source) for request_id, end_state, usage_source in told}
 
 
 def _in_ledger(request_ids: Iterable[str]) -> dict[str, UsageRecord]:
@@ -185,6 +189,10 @@ def _spent(fields: dict[str, Any]) -> Spent:
 def _rank(end_state: str, usage_source: str) -> int:
     """The higher takes the place of the lower: lost and nothing known, lost and known how far it had come, final."""
     return 2 if end_state != GATEWAY_LOST else int(usage_source != "none")
+
+
+def _rank_of(fields: dict[str, Any]) -> int:
+    return _rank(fields["end_state"], fields["usage_source"])
 
 
 def _fields(draft: UsageDraft) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 So a page over a million records reads some thousand rows, and shows what the ledger holds, at once and exactly.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -69,11 +70,11 @@ class SlotSums:
         self._add(fields, {"amount_picos": picos}, 1)
 
     def _add(self, fields: Mapping[str, Any], numbers: Mapping[str, int], times: int) -> None:
-        at, zone = fields["ended_at"], self._zones.get(UUID(str(fields["tenant_id"])), UTC_NAME)
-        for table, starts_at in zip(
-            self._tables, (_floor(at, QUARTER_S), _floor(at, HOUR_S), day_start(at, zone)), strict=True
-        ):
-            table.add(_slot_of(fields, starts_at), at, numbers, times)
+        at, tenant_id = fields["ended_at"], UUID(str(fields["tenant_id"]))
+        day = day_start(at, self._zones.get(tenant_id, UTC_NAME))
+        rest = (fields["key_id"], fields["member_id"] or 0, fields["model"], fields["version"], fields["tier"])
+        for table, starts_at in zip(self._tables, (_floor(at, QUARTER_S), _floor(at, HOUR_S), day), strict=True):
+            table.add(_Slot(tenant_id, starts_at, *rest), at, numbers, times)
 
     def write(self) -> None:
         for table in self._tables:
@@ -118,23 +119,11 @@ class _TableSums:
 
 def bucket_of(ttft_ms: int) -> str:
     """The name of the column that counts it: the first whose bound it does not pass."""
-    return next((name for bound, name in zip(TTFT_BOUNDS_MS, TTFT_BUCKETS, strict=False) if ttft_ms <= bound), TTFT_BUCKETS[-1])
+    return TTFT_BUCKETS[bisect_left(TTFT_BOUNDS_MS, ttft_ms)]
 
 
 def _floor(at: datetime, width_s: int) -> datetime:
     return datetime.fromtimestamp(int(at.timestamp()) // width_s * width_s, UTC)
-
-
-def _slot_of(record: Mapping[str, Any], starts_at: datetime) -> _Slot:
-    return _Slot(
-        tenant_id=UUID(str(record["tenant_id"])),
-        starts_at=starts_at,
-        key_id=record["key_id"],
-        member_id=record["member_id"] or 0,
-        model=record["model"],
-        version=record["version"],
-        tier=record["tier"],
-    )
 
 
 def _numbers_of(record: Mapping[str, Any]) -> dict[str, int]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from inference.dispatch.host import Session
 from inference.dispatch.provisional import ProvisionalRecords
+from inference.dispatch.session import Session
 from inference.dispatch.wire import (
     Acknowledged,
     Announced,

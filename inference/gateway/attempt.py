@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from inference.dispatch.dispatcher import Grant
-from inference.gateway.answer import AnswerReader, BadEvent, EngineReported, decode_object, reported_error
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, EngineReported, decode_object, reported_error
 from inference.gateway.openai_errors import Refusal, engine_error_kind, engine_refusal, error_status
 from inference.gateway.record import DEADLINE, ENGINE_DIED, ENGINE_ERROR
 from inference.gateway.relay import relay
@@ -119,7 +120,9 @@ async def _ask(exchange: "Exchange", request: GenerationRequest, grant: Grant, n
 
 async def _take_stream(exchange: "Exchange", response: UpstreamResponse, reader: AnswerReader) -> None:
     tunables = exchange.parts.upstream.tunables
-    rest = await relay(response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output)
+    rest = await relay(
+        response, reader, exchange.output, tunables=tunables, on_output=exchange.on_output, on_token=exchange.times.append_now
+    )
     last = exchange.output.last(rest, reader)
     exchange.done()
     await exchange.output.send_last(last)

@@ -47,11 +47,11 @@ class AttemptNotes:
         self._began_s, self._dispatched_s = self._clock.now().timestamp(), self._clock.monotonic_s()
         self._first_output_s = None
 
-    def output(self, now_s: float) -> None:
-        """Something that it made is about to be handed on."""
+    def outputs(self, first_s: float, last_s: float) -> None:
+        """Something that it made was handed on at these times, and maybe between them."""
         if self._first_output_s is None:
-            self._first_output_s = now_s
-        self._last_output_s = now_s
+            self._first_output_s = first_s
+        self._last_output_s = last_s
 
     def asks(self, asked: "GenerationRequest", reader: "AnswerReader") -> None:
         """The replica is about to be asked; `reader` takes its answer."""

@@ -101,8 +101,16 @@ class Continuation:
         self._num_chars.append(made_chars)
         self._hand(shown)
 
+    def took_one_short(self, text: bytes, ids: bytes) -> None:
+        """An event that went to the client as it was (short_way.py)."""
+        if self.is_spoiled:
+            return
+        self._texts.append(text)
+        self._raw_ids.append(ids)
+        if len(self._texts) >= FOLD_AT_EVENTS:
+            self._fold()
+
     def took_short(self, texts: Sequence[bytes], ids: Sequence[bytes]) -> None:
-        """Events that went to the client as they were (event_template.py)."""
         if self.is_spoiled:
             return
         self._texts += texts

@@ -68,7 +68,10 @@ class EdgeCycle(RequestResponseCycle):
         if self.flow.write_paused or self.disconnected or not self.response_started or self.response_complete:
             return False
         try:
-            self._send_body(body, is_last=False)
+            if self.chunked_encoding and body and not self._head:
+                self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            else:
+                self._send_body(body, is_last=False)
         except (OSError, RuntimeError) as error:
             self._lost_while_writing(error)
         return True

@@ -3,17 +3,18 @@
 An engine's token events of one answer are equal byte for byte but for the text, the token ids and the usage figures. From
 one that was decoded and checked in full a template is learnt: the bytes before the text, and a pattern for what follows.
 An event that fits it is, by JSON's own grammar, the same object with another text; its text is copied as it stands (still
-escaped) between the bytes of what the client was sent for the first. Anything else takes the full way: answer.py.
+escaped) between the bytes of what the client was sent for the first. Anything else takes the full way: answer.py. Who follows
+which: short_way.py.
 """
 
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, decode_object
-from inference.gateway.sse import SseSplitter
+from inference.gateway.chunks import BadEvent, Chunk, decode_object
 
 # A text of one character or more: an empty one is no output, which the full way knows.
 _STRING = rb'"((?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])++)"'
@@ -25,17 +26,19 @@ _MARK = "\u2063headway\u2063"
 _MARK_JSON = msgspec.json.encode(_MARK)
 _SHAPE = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "prompt_token_ids"})
 _CHOICE = frozenset({"index", "delta", "text", "logprobs", "finish_reason", "stop_reason", "token_ids", "prompt_token_ids"})
-MAX_LESSONS = 4
 
 
 @lru_cache(maxsize=256)
-def _pattern(tail: bytes) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches a text and what follows it; groups: the text, the token ids, the usage object."""
+def _patterns(tail: bytes) -> "tuple[re.Pattern[bytes], re.Pattern[bytes]]":
+    """Of a text and what follows it: once, with groups (the text, the token ids, the usage object); and any number of times."""
     before, has_usage, after = tail.partition(b'"usage":')
     if has_usage:
         numbers = re.sub(rb"\d+", rb"\\d{1,9}", re.escape(after[:-1]))
-        return re.compile(_STRING + _ids(before) + b'"usage":(' + numbers + rb")\}" + _END).match
-    return re.compile(_STRING + _ids(tail) + b"()" + _END).match
+        rest = _ids(before) + b'"usage":(' + numbers + rb")\}"
+    else:
+        rest = _ids(tail) + b"()"
+    one = re.compile(_STRING + rest + _END)
+    return one, re.compile(b"(?:" + one.pattern + b")++")
 
 
 def _ids(tail: bytes) -> bytes:
@@ -46,11 +49,62 @@ def _ids(tail: bytes) -> bytes:
     return re.escape(head) + rb'"token_ids":\[([0-9, ]*)\]' + re.escape(rest.partition(b"]")[2])
 
 
+class Fitting(NamedTuple):
+    """Events that fit, one after another."""
+
+    texts: list[bytes]
+    ids: list[bytes]
+    usage: bytes
+    """Of the last one; empty: it has none."""
+    end: int
+    """Where the rest begins."""
+
+
 class EventTemplate:
+    __slots__ = ("_run", "find_all", "head", "head_bytes", "match", "shown_between", "shown_head", "shown_tail")
+
     def __init__(self, head: bytes, tail: bytes, shown_head: bytes, shown_tail: bytes) -> None:
-        self.head = head
-        self.match = _pattern(tail)
+        self.head, self.head_bytes = head, len(head)
+        one, self._run = _patterns(tail)
+        self.match, self.find_all = one.match, one.findall
         self.shown_head, self.shown_tail = shown_head, shown_tail
+        self.shown_between = shown_tail + shown_head
+
+    def shown(self, texts: list[bytes]) -> bytes:
+        """At least one event, as the client gets it."""
+        return self.shown_head + self.shown_between.join(texts) + self.shown_tail
+
+    def fit(self, data: bytes, at: int) -> Fitting:
+        """Those that begin there."""
+        return self._fit_many(data, at) or self._fit_each(data, at)
+
+    def _fit_many(self, data: bytes, at: int) -> Fitting | None:
+        """All that begin as this one does, if all of them fit: without a step for each. None: look at each."""
+        head = self.head
+        end = data.find(_END, data.rfind(head, at)) + len(_END)
+        num_events = data.count(head, at, end)
+        # An event begins where the data does or the one before ends: there are their heads, and nowhere else.
+        if num_events < 2 or not data.startswith(head, at) or data.count(_END + head, at, end) != num_events - 1:
+            return None
+        bodies = data[at:end].replace(head, b"")
+        if not is_utf8(bodies) or self._run.fullmatch(bodies) is None:
+            return None
+        found = self.find_all(bodies)
+        return Fitting([text for text, _, _ in found], [ids for _, ids, _ in found], found[-1][2], end)
+
+    def _fit_each(self, data: bytes, at: int) -> Fitting:
+        texts: list[bytes] = []
+        all_ids: list[bytes] = []
+        usage = b""
+        while data.startswith(self.head, at):
+            match = self.match(data, at + self.head_bytes)
+            if match is None or not is_utf8(match[1]):
+                break
+            text, ids, usage = match.groups()
+            texts.append(text)
+            all_ids.append(ids)
+            at = match.end()
+        return Fitting(texts, all_ids, usage, at)
 
 
 def learn(event: bytes, show: Callable[[Chunk], bytes | None]) -> EventTemplate | None:
@@ -95,79 +149,9 @@ def _with_text(marked: Chunk, text: str) -> Chunk:
     return {**marked, "choices": [choice]}
 
 
-class ShortWay:
-    """Of one answer. `take` hands events to the client while nobody awaits them; `shown` returns them instead."""
-
-    def __init__(
-        self,
-        reader: AnswerReader,
-        splitter: SseSplitter,
-        *,
-        show: Callable[[Chunk], bytes],
-        write: Callable[[bytes], bool],
-        on_output: Callable[[], None],
-    ) -> None:
-        """`write` hands bytes to the client at once, or returns False and does nothing."""
-        self._reader, self._splitter = reader, splitter
-        self._show, self._write, self._on_output = show, write, on_output
-        self._template: EventTemplate | None = None
-        self._lessons = MAX_LESSONS
-
-    @property
-    def may_help(self) -> bool:
-        return self._template is not None or self._lessons > 0
-
-    def learn(self, event: bytes) -> None:
-        """From an event that was taken the full way; a few times an answer at most."""
-        if self._lessons and self._reader.has_output:
-            self._lessons -= 1
-            template = learn(event, self._shown)
-            if template is not None:
-                self._template = template
-
-    def _shown(self, chunk: Chunk) -> bytes | None:
-        shown = self._reader.as_shown(chunk)
-        return None if shown is None else self._show(shown)
-
-    def take(self, data: bytes) -> bytes:
-        """Hand on the token events that come first and fit; returns the rest."""
-        pieces, ids, usage, at = self._fit(data, 0)
-        if not pieces or not self._write(b"".join(pieces)):
-            return data
-        self._on_output()
-        self._reader.took_tokens(pieces[1::3], ids, usage)
-        return data[at:]
-
-    def shown(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """As the client is to be shown them, and where the rest begins."""
-        pieces, ids, usage, at = self._fit(data, at)
-        if pieces:
-            self._reader.took_tokens(pieces[1::3], ids, usage)
-        return b"".join(pieces), at
-
-    def _fit(self, data: bytes, at: int) -> tuple[list[bytes], list[bytes], bytes, int]:
-        """Three pieces an event (its text is the second), the ids of each, the last usage, and where the rest begins."""
-        pieces: list[bytes] = []
-        ids: list[bytes] = []
-        usage = b""
-        template = self._template
-        if template is None or not self._splitter.is_between_events:
-            return pieces, ids, usage, at
-        head, match_rest = template.head, template.match
-        while data.startswith(head, at):
-            match = match_rest(data, at + len(head))
-            if match is None:
-                break
-            text, event_ids, usage = match.groups()
-            if not text.isascii() and not _is_utf8(text):
-                break
-            pieces += (template.shown_head, text, template.shown_tail)
-            ids.append(event_ids)
-            at = match.end()
-        return pieces, ids, usage, at
-
-
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
     try:
         text.decode()
     except UnicodeDecodeError:

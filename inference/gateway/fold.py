@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from inference.gateway.answer import Chunk
+from inference.gateway.chunks import Chunk
 
 _PER_CHOICE = ("index", "delta", "text")
 

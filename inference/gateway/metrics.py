@@ -5,7 +5,7 @@ All values are written on the event loop and read by the exporter's thread.
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -35,6 +35,12 @@ class CheapHistogram(Collector):
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        counts, bounds = self._counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self._sum += sum(values)
 
     def collect(self) -> Iterator[Metric]:
         total, buckets = 0, []
@@ -81,6 +87,7 @@ class Metrics:
         self._prompt_counts = Counter(
             "headway_prompt_counts", "Prompts by how their tokens were counted before dispatch.", ["how"], registry=registry
         )
+        self._counted_how: dict[str, Counter] = {}
         self._tokenise = CheapHistogram("headway_tokenise_seconds", "Time to count a prompt's tokens.", TOKENISE_BUCKETS_S)
         for histogram in (self._total, self._ttft, self._inter_event, self._queue, self._tokenise):
             registry.register(histogram)
@@ -117,15 +124,18 @@ class Metrics:
     def prompt_counted(self, how: str, took_s: float | None = None) -> None:
         """`how`: exact, cached (all known from before), too_long; or why a bound was taken: no_tokeniser, not_loaded,
         unsupported, template, ..."""
-        self._prompt_counts.labels(how).inc()
+        counted = self._counted_how.get(how)
+        if counted is None:
+            counted = self._counted_how[how] = self._prompt_counts.labels(how)
+        counted.inc()
         if took_s is not None:
             self._tokenise.observe(took_s)
 
     def first_output(self, after_s: float) -> None:
         self._ttft.observe(after_s)
 
-    def further_output(self, after_s: float) -> None:
-        self._inter_event.observe(after_s)
+    def further_outputs(self, after_s: Sequence[float]) -> None:
+        self._inter_event.observe_all(after_s)
 
     def request_ended(self, draft: UsageDraft, status: int) -> None:
         end = (draft.route, status, draft.end_state)

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Chunk, Piece
 from inference.gateway.cycle import COMMENT
 from inference.gateway.fold import Folder
 from inference.gateway.openai_errors import Refusal

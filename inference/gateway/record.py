@@ -31,7 +31,7 @@ from billing.services.attempt_rows import AttemptDraft
 from billing.services.ledger import UsageDraft
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from inference.gateway.answer import Usage
+from inference.gateway.engine_usage import Usage
 from inference.gateway.state import Principal
 
 log = structlog.get_logger(__name__)
@@ -118,8 +118,10 @@ class Record:
         self.overhead_ms: float | None = None
         """Time spent in this gateway before the first dispatch, without the queue."""
 
-    def elapsed_ms(self) -> int:
-        return round((self._clock.monotonic_s() - self._started_monotonic_s) * 1000)
+    def elapsed_ms(self, until_s: float | None = None) -> int:
+        """Until then on the monotonic clock; None: until now."""
+        until_s = self._clock.monotonic_s() if until_s is None else until_s
+        return round((until_s - self._started_monotonic_s) * 1000)
 
     @property
     def made_tokens(self) -> bool:
@@ -209,4 +211,5 @@ def _source(usage: Usage | None, end_state: str) -> str:
 
 def _printable(text: str, max_chars: int) -> str:
     """What a client or an engine sent may hold anything; a database column may not (NUL, length)."""
-    return "".join(char if char.isprintable() else "?" for char in text[:max_chars])
+    kept = text[:max_chars]
+    return kept if kept.isprintable() else "".join(char if char.isprintable() else "?" for char in kept)

@@ -7,9 +7,10 @@ answer or a true status. What arrives with the end is returned, to leave togethe
 from collections.abc import Callable
 from typing import Protocol
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported, Piece
-from inference.gateway.event_template import ShortWay
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Chunk, EngineReported, Piece
 from inference.gateway.openai_errors import Refusal
+from inference.gateway.short_way import ShortWay
 from inference.gateway.sse import EventTooLarge, SseSplitter
 from inference.gateway.upstream import UpstreamTunables
 from inference.gateway.upstream_connection import UpstreamClosed, UpstreamError, UpstreamResponse
@@ -64,15 +65,17 @@ async def relay(
     *,
     tunables: UpstreamTunables,
     on_output: Callable[[], None],
+    on_token: Callable[[], None],
 ) -> list[Piece]:
     """Returns what is still to be sent when the answer is whole.
 
-    `on_output` is called before each hand-over. Raises EngineReported, BadEvent, UpstreamClosed (also for an end without
-    a finish reason), UpstreamTimeout; what came before was handed on if the output had started.
+    `on_output` is called before each hand-over, but for what goes the short way: that is `on_token`'s. Raises EngineReported,
+    BadEvent, UpstreamClosed (also for an end without a finish reason), UpstreamTimeout; what came before was handed on if the
+    output had started.
     """
     splitter = SseSplitter()
     write = output.write_now
-    short = ShortWay(reader, splitter, show=output.show, write=write, on_output=on_output) if write else None
+    short = ShortWay(reader, splitter, show=output.show, write=write, on_output=on_token) if write else None
     held: list[Piece] = []
     while True:
         data = await _read(response, reader, tunables, short)
@@ -96,7 +99,7 @@ async def relay(
 async def _read(response: UpstreamResponse, reader: AnswerReader, tunables: UpstreamTunables, short: ShortWay | None) -> bytes:
     """After the last finish reason, only the usage frame and the end may be missing: an engine that owes them is let off."""
     if not reader.is_finished:
-        return await response.read(tunables.inter_event_s, short.take if short else None)
+        return await response.read(tunables.inter_event_s, short)
     try:
         return await response.read(tunables.tail_s)
     except UpstreamError:

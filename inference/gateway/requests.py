@@ -83,7 +83,7 @@ def build_request(
         num_choices=num_choices,
         max_tokens=max_tokens,
         names_limit=given.get("max_tokens") is not None or given.get("max_completion_tokens") is not None,
-        is_foldable=num_choices == 1 and not any(is_set(given.get(name)) for name in UNFOLDABLE),
+        is_foldable=num_choices == 1 and not any(is_set(given.get(name)) for name in UNFOLDABLE & given.keys()),
         prompt_tokens_bound=body_bytes,
         likely_prompt_tokens=None,
         fields={**fields, limit_name: max_tokens},

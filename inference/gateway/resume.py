@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import structlog
 
-from inference.gateway.answer import AnswerReader, Chunk, Usage
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import Chunk
 from inference.gateway.continuation import Candidate, Continuation, Cut
+from inference.gateway.engine_usage import Usage
 from inference.gateway.fields import COMPLETIONS
 from inference.gateway.requests import GenerationRequest, is_set
 from inference.gateway.shapes import Fate
@@ -63,7 +65,7 @@ def can_resume(request: GenerationRequest) -> bool:
     fields = request.fields
     if request.num_choices != 1 or not (request.is_streamed or request.is_foldable):
         return False
-    if any(is_set(fields.get(name)) for name in _NEVER):
+    if not _NEVER.isdisjoint(fields) and any(is_set(fields.get(name)) for name in _NEVER):
         return False
     if fields.get("presence_penalty") or fields.get("frequency_penalty"):
         return False

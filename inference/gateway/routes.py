@@ -8,7 +8,8 @@ import msgspec
 
 from headway.errors import HeadwayError
 from inference.gateway.consumer import ClientLeft, GatewayConsumer
-from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.ends import Cut
+from inference.gateway.exchange import Exchange
 from inference.gateway.openai_errors import BadRequest, MethodNotAllowed, UnknownPath, unknown_model
 from inference.gateway.openapi import document_bytes
 from inference.gateway.outputs import EventStreamOutput, JsonOutput
@@ -59,7 +60,7 @@ class GenerateConsumer(GatewayConsumer):
             yield
             return
         name = keys.take(tenant_id, b"\n".join(sent), self.request_id, now_s=clock.monotonic_s())
-        exchange.repeat_key = name
+        exchange.asking.repeat_key = name
         try:
             yield
         finally:

@@ -13,7 +13,7 @@ import structlog
 from uvicorn import Config, Server
 
 from inference.gateway.app import build_app
-from inference.gateway.exchange import Cut
+from inference.gateway.ends import Cut
 from inference.gateway.listening import set_connection_options, shown_address
 from inference.gateway.parts import GatewayParts
 from inference.gateway.protocol import EdgeProtocol
@@ -103,6 +103,7 @@ class GatewayServer(Server):
             parts.dispatcher.report_progress()
             now_s = parts.clock.monotonic_s()
             for exchange in list(parts.running):
+                exchange.times.settle()
                 await exchange.tell_position()
                 if exchange.is_due_comment(now_s):
                     await exchange.keep_alive()

@@ -21,7 +21,8 @@ from django.db import DatabaseError, InterfaceError
 from headway import env
 from headway.logs import REQUEST_ID
 from inference.gateway.continuation import TAIL_CHARS
-from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.ends import Cut
+from inference.gateway.exchange import Exchange
 from inference.gateway.key_rows import UNRESTRICTED
 from inference.gateway.metrics import Metrics
 from inference.gateway.prompt_size import bound_of

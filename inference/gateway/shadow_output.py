@@ -1,6 +1,7 @@
 """The output of a request that nobody reads."""
 
-from inference.gateway.answer import AnswerReader, Chunk, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import Chunk, Piece
 from inference.gateway.openai_errors import Refusal
 
 

@@ -7,7 +7,7 @@ where the engine, which looks at what it makes, does not find it.
 
 from typing import Any
 
-from inference.gateway.answer import BadEvent, Chunk
+from inference.gateway.chunks import BadEvent, Chunk
 from inference.gateway.continuation import Cut
 
 

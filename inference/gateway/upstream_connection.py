@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Protocol, cast
 
 import httptools
@@ -41,17 +42,17 @@ class UpstreamResponse:
         self._chunks: list[bytes] = []
         self._buffered_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._take: Callable[[bytes], bytes] | None = None
+        self._taker: Taker | None = None
         self._error: UpstreamError | None = None
         self._discards = False
         self.is_complete = False
         self.status = 0
         self.headers: dict[str, str] = {}
 
-    async def read(self, limit_s: float, take: Callable[[bytes], bytes] | None = None) -> bytes:
+    async def read(self, limit_s: float, taker: "Taker | None" = None) -> bytes:
         """Whatever has arrived since the last call, waiting at most `limit_s` for the first byte; b"" at the end.
 
-        `take` sees what arrives while this waits, before anything else runs, and returns what it leaves: as long as that is
+        `taker` sees what arrives while this waits, before anything else runs, and returns what it leaves: as long as that is
         nothing, the wait goes on, with a new `limit_s` each time. Raises UpstreamClosed, UpstreamTimeout (after which a
         further read may wait again).
         """
@@ -60,11 +61,11 @@ class UpstreamResponse:
                 return b""
             if self._error is not None:
                 raise self._error
-            self._take = take
+            self._set_taker(taker)
             try:
                 await self._wait(limit_s, "body")
             finally:
-                self._take = None
+                self._forget_taker()
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._buffered_bytes = 0
@@ -95,6 +96,14 @@ class UpstreamResponse:
             self._connection.resume()
             self._connection.arm(within_s)
 
+    def _set_taker(self, taker: "Taker | None") -> None:
+        self._taker = taker
+        self._connection.pass_framed = taker.pass_framed if taker is not None and taker.is_ready else None
+
+    def _forget_taker(self) -> None:
+        if self._taker is not None:
+            self._taker = self._connection.pass_framed = None
+
     async def _wait(self, limit_s: float, phase: str) -> None:
         self._waiter = self._connection.loop.create_future()
         self._connection.arm(limit_s)
@@ -114,11 +123,12 @@ class UpstreamResponse:
         """Returns how many bytes wait to be read."""
         if self._discards:
             return 0
-        if self._take is not None and not self._chunks:
-            data = self._take(data)
+        if self._taker is not None and not self._chunks:
+            data = self._taker.take(data)
             if not data:
                 self._connection.rearm()
                 return 0
+            self._forget_taker()  # what comes after this must not overtake it
         self._chunks.append(data)
         self._buffered_bytes += len(data)
         self._wake()
@@ -126,10 +136,12 @@ class UpstreamResponse:
 
     def _fail(self, error: UpstreamError) -> None:
         self._error = error
+        self._forget_taker()
         self._wake()
 
     def _complete(self) -> None:
         self.is_complete = True
+        self._forget_taker()  # the connection may be another request's next
         self._wake()
 
     def _time_out(self) -> bool:
@@ -138,6 +150,20 @@ class UpstreamResponse:
             return False
         self._waiter.set_exception(TimeoutError())
         return True
+
+
+class Taker(Protocol):
+    """Takes what it can of a body while nobody awaits it (short_way.py)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """May `pass_framed` be asked? It changes only when somebody reads."""
+
+    def pass_framed(self, data: bytes) -> bool:
+        """Take all of this, as the socket brought it: one whole HTTP chunk. False: nothing was taken."""
+
+    def take(self, data: bytes) -> bytes:
+        """The same of a body's bytes; returns the rest."""
 
 
 class Owner(Protocol):
@@ -163,6 +189,13 @@ class Connection(asyncio.Protocol):
         self._has_headers = self._has_bytes = self._ends_with_eof = False
         self._deadline_s = math.inf
         self._limit_s = 0.0
+        self.pass_framed: Callable[[bytes], bool] | None = None
+        """Asked first of what arrives between two chunks of a body."""
+        self._is_between_chunks = False
+        self._body: list[bytes] = []  # of one read
+        self.on_body: Callable[[bytes], None] = self._body.append
+        self.on_chunk_header: Callable[[], int] = count().__next__
+        self.on_chunk_complete: Callable[[], int] = count().__next__
         self._timer: asyncio.TimerHandle | None = None
         self.response: UpstreamResponse | None = None
         self.idle_since_s = 0.0
@@ -173,7 +206,11 @@ class Connection(asyncio.Protocol):
     async def send(self, request: list[bytes], limit_s: float) -> UpstreamResponse:
         """Send a request; returns when the response's headers have arrived."""
         assert self._transport is not None and self.response is None, "one request at a time"
+        # The parser takes these at its making, and calls them without a step of Python.
+        self.on_chunk_header, self.on_chunk_complete = count().__next__, count().__next__
+        self._body.clear()
         self._parser = httptools.HttpResponseParser(self)
+        self._is_between_chunks = False
         self._has_headers = self._has_bytes = self._ends_with_eof = False
         self.response = response = UpstreamResponse(self)
         self._transport.writelines(request)
@@ -231,12 +268,21 @@ class Connection(asyncio.Protocol):
         if self.response is None or self._parser is None:
             self.abort()  # an engine that speaks unasked
             return
+        if self._is_between_chunks and self.pass_framed is not None and self.pass_framed(data):
+            self._deadline_s = self.loop.time() + self._limit_s
+            return
         self._has_bytes = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._hand_on_body()
             self._fail("the engine's answer is not HTTP")
             self.abort()
+            return
+        if self.response is not None:
+            self._hand_on_body()
+            # The line end rules out that the next chunk's size has begun. Asking counts, of both alike.
+            self._is_between_chunks = self.on_chunk_header() == self.on_chunk_complete() and data.endswith(b"\r\n")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
@@ -249,6 +295,17 @@ class Connection(asyncio.Protocol):
         else:
             self._fail("the engine closed the connection")
         self.response = self._parser = None
+
+    def _hand_on_body(self) -> None:
+        if not self._body or self.response is None:
+            return
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        assert self._transport is not None
+        waiting_bytes = self.response._add(body)
+        if waiting_bytes > self._owner.buffer_bytes and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def _fail(self, reason: str) -> None:
         if self.response is not None and self.response._error is None:
@@ -272,17 +329,11 @@ class Connection(asyncio.Protocol):
         self.response.status = status
         self.response._wake()
 
-    def on_body(self, data: bytes) -> None:
-        assert self.response is not None and self._transport is not None
-        waiting_bytes = self.response._add(data)
-        if waiting_bytes > self._owner.buffer_bytes and not self._is_paused:
-            self._is_paused = True
-            self._transport.pause_reading()
-
     def on_message_complete(self) -> None:
         response = self.response
         if response is None or not self._has_headers or self._parser is None:
             return
+        self._hand_on_body()
         keeps_alive = self._parser.should_keep_alive() and not self._ends_with_eof
         self.response = None
         self.disarm()

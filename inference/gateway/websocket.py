@@ -27,10 +27,12 @@ from channels.consumer import AsyncConsumer
 
 from headway.errors import HeadwayError
 from headway.logs import REQUEST_ID, access, new_request_id
-from inference.gateway.answer import AnswerReader, Chunk, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import Chunk, Piece
 from inference.gateway.consumer import Receive, Send
 from inference.gateway.credentials import check_key, find_key, refuse_key_in_url
-from inference.gateway.exchange import Cut, Exchange
+from inference.gateway.ends import Cut
+from inference.gateway.exchange import Exchange
 from inference.gateway.fields import SOCKET_MESSAGE
 from inference.gateway.json_body import read_object
 from inference.gateway.openai_errors import INTERNAL, BadRequest, CredentialRefused, Refusal, UnknownPath, refusal_of

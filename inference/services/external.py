@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import structlog
+from django.db import connection
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -26,6 +27,13 @@ log = structlog.get_logger(__name__)
 
 _MAX_ANSWER_BYTES = 1024 * 1024
 _MAX_PROBES_AT_ONCE = 8
+_DUE = """
+    SELECT 1 FROM inference_replica r LEFT JOIN inference_externalprobe p ON p.replica_id = r.id
+    WHERE r.node = '' AND ((NOT r.is_wanted AND r.state <> 'stopped') OR (
+        r.is_wanted AND r.state IN ('certifying', 'ready') AND (
+            p.probed_at IS NULL OR p.probed_at <= CASE WHEN r.state = 'ready' AND p.failures = 0 THEN %s ELSE %s END)))
+    LIMIT 1
+"""
 _CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})
 _COMPLETION = ("/v1/completions", {"prompt": "Hi"})
 
@@ -145,6 +153,8 @@ def sweep_external(
     tunables: ExternalTunables = ExternalTunables(),
 ) -> list[str]:
     """Probe every external replica that is due, and put away those that are not wanted. Returns the ids probed."""
+    if not _is_anything_due(now, tunables):
+        return []
     _retire_unwanted()
     claimed = [replica for replica in _candidates() if _is_claimed(replica, now, tunables)]
     if not claimed:
@@ -155,6 +165,16 @@ def sweep_external(
         for done in as_completed(under_way):  # one that hangs holds up no other
             _settle(under_way[done], done.result(), tunables)
     return [replica.id for replica in claimed]
+
+
+def _is_anything_due(now: datetime, tunables: ExternalTunables) -> bool:
+    """Asked every second by every gateway, so it goes round the ORM."""
+    adapt = connection.ops.adapt_datetimefield_value
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _DUE, [adapt(now - timedelta(seconds=tunables.recheck_s)), adapt(now - timedelta(seconds=tunables.retry_s))]
+        )
+        return cursor.fetchone() is not None
 
 
 def _candidates() -> list[Replica]:

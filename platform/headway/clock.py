@@ -14,11 +14,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    monotonic_s = staticmethod(time.monotonic)
+
     def now(self) -> datetime:
         return datetime.now(UTC)
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
 
 
 class FakeClock:

@@ -7,7 +7,7 @@ import pytest
 
 from billing.services.rating import amount_of
 from inference.gateway import record
-from inference.gateway.answer import Usage
+from inference.gateway.engine_usage import Usage
 from inference.policy.decisions import TokenPrice
 
 PRICE = TokenPrice(input_picos=1_000_001, cached_picos=100_003, output_picos=2_000_007)

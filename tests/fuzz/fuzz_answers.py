@@ -11,7 +11,9 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["inference.gateway"]):
-    from inference.gateway.answer import MAX_TOKENS, AnswerReader, BadEvent, EngineReported
+    from inference.gateway.answer import AnswerReader
+    from inference.gateway.chunks import BadEvent, EngineReported
+    from inference.gateway.engine_usage import MAX_TOKENS
     from inference.gateway.fold import Folder
     from inference.gateway.openai_errors import engine_refusal, error_status
     from inference.gateway.outputs import encode

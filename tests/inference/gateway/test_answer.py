@@ -2,7 +2,9 @@ from typing import Any
 
 import pytest
 
-from inference.gateway.answer import AnswerReader, BadEvent, Chunk, EngineReported, Usage, carries_output, read_usage
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Chunk, EngineReported, carries_output
+from inference.gateway.engine_usage import Usage, read_usage
 from inference.gateway.fold import Folder
 from inference.gateway.sse import SseSplitter
 from tests.fakes.replica import chat_chunk, chat_events, running_usage, sse, text_chunk, text_events, usage_chunk

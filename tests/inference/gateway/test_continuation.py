@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.gateway.answer import AnswerReader, BadEvent
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent
 from inference.gateway.continuation import TAIL_CHARS, Continuation, Cut
 from inference.gateway.splice import Splice
 

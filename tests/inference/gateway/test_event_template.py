@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.gateway.answer import AnswerReader, BadEvent, Piece
+from inference.gateway.answer import AnswerReader
+from inference.gateway.chunks import BadEvent, Piece
 from inference.gateway.continuation import Continuation, Cut
-from inference.gateway.event_template import ShortWay
 from inference.gateway.outputs import EventStreamOutput, HttpResponder
 from inference.gateway.relay import _take_all
+from inference.gateway.short_way import ShortWay
 from inference.gateway.sse import SseSplitter
+from tests.fakes.replica import piece
 
 
 def event(text: object = " token", *, usage: int | None = None, ids: object = None, **choice: Any) -> dict[str, Any]:
@@ -48,6 +50,13 @@ class Way:
         if self.can_write:
             self.written.append(data)
         return self.can_write
+
+    def feed_framed(self, event: bytes) -> bytes:
+        """An event that comes as one HTTP chunk of its own."""
+        before = len(self.written)
+        if self.short is not None and self.short.is_ready and self.short.pass_framed(piece(event)):
+            return b"".join(self.written[before:])
+        return self.feed(event)
 
     def feed(self, data: bytes) -> bytes:
         held: list[Piece] = []
@@ -220,3 +229,51 @@ def test_ids_for_the_client_are_each_event_s_own() -> None:
     way = Way(is_short=True)
     shown = b"".join(way.feed(wire(event("x", ids=[number]))) for number in (5, 6, 7))
     assert [b'"token_ids":[%d]' % number in shown for number in (5, 6, 7)] == [True] * 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=8), is_ascii=st.booleans(), has_usage=st.booleans(), at_once=st.integers(1, 3)
+)
+def test_whole_chunks_say_the_same_as_the_full_way(texts: list[str], is_ascii: bool, has_usage: bool, at_once: int) -> None:
+    events = [
+        wire(event(text, ids=[number], usage=number if has_usage else None), ensure_ascii=is_ascii)
+        for number, text in enumerate(texts, 1)
+    ]
+    reads = [b"".join(events[at : at + at_once]) for at in range(0, len(events), at_once)]
+    kept = [Continuation(held_back=0, version="v1") for _ in range(2)]
+    short, full = (Way(is_short=number == 0, continuation=kept[number]) for number in (0, 1))
+    assert [short.feed_framed(read) for read in reads] == [full.feed(read) for read in reads]
+    assert short.reader.usage() == full.reader.usage()
+    assert kept[0].cut() == kept[1].cut() and kept[0].output_ids == kept[1].output_ids
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        piece(wire(event("b")) * 2),
+        piece(wire(event("b"))[:-1]),
+        piece(wire(event("b")) + b": a comment\n\n"),
+        piece(wire(event("b")))[:-1],
+        b"0" + piece(wire(event("b"))),
+        piece(wire(event("b"))) * 2,
+        piece(wire(event("b", finish_reason="stop"))),
+        piece(wire(event("MARK")).replace(b"MARK", b"\xff")),
+        b"1" + piece(wire(event("b"))),
+    ],
+)
+def test_a_chunk_that_is_not_one_plain_event_is_left_alone(chunk: bytes) -> None:
+    way = Way(is_short=True)
+    way.feed(wire(event("a")))
+    assert way.short is not None and way.short.is_ready
+    assert not way.short.pass_framed(chunk)
+    assert way.written == []
+
+
+def test_a_chunk_is_left_alone_while_the_client_cannot_be_written_to() -> None:
+    way = Way(is_short=True)
+    way.feed(wire(event("a", usage=1)))
+    way.can_write = False
+    assert way.short is not None and not way.short.pass_framed(piece(wire(event("b", usage=2))))
+    usage = way.reader.usage()
+    assert usage is not None and usage.completion_tokens == 1

@@ -18,7 +18,7 @@ from prometheus_client import start_http_server
 
 from headway.errors import ConfigurationError
 from inference.gateway.app import tidy_path
-from inference.gateway.exchange import Cut
+from inference.gateway.ends import Cut
 from inference.gateway.listening import bind
 from inference.gateway.parts import GatewayTunables
 from inference.wiring import gateway_name
