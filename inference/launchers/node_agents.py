@@ -45,10 +45,12 @@ class NodeAgents:
         alive = list(live_nodes()) if number > 0 else []
         if number > 0 and not alive and not default_node:
             raise NoNodeHasRoom(NOBODY, param="replicas", too_many=number)
-        problems = _problems(alive, version, wanted_by_node())
+        load = wanted_by_node()
+        problems = _problems(alive, version, load)
         room = room_on([node for node in alive if not problems[node.name]])
         if alive and room is not None and room < number:
-            told = "; ".join([*_told(problems), *([f"the others take {room} more"] if room else [])])
+            rooms = {node.name: problems[node.name] or f"room for {node.max_replicas - load[node.name]}" for node in alive}
+            told = "; ".join(_told(rooms))
             wanted = "a further replica" if number == 1 else f"{number} further replicas"
             raise NoNodeHasRoom(f"no node has room for {wanted} of {version}: {told}", param="replicas", too_many=number - room)
 
