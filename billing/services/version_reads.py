@@ -46,7 +46,7 @@ def use_of_versions(
         measured=Count("id", filter=_MEASURED),
     )
     by_version: dict[str, Any] = {row["version"]: row for row in counted.order_by("version")}
-    failed = _failed(model, versions, since)
+    failed = _failed(model, versions, since, without)
     return {
         version: _use(by_version.get(version, {}), rows.filter(version=version), failed.get(version, 0)) for version in versions
     }
@@ -55,10 +55,13 @@ def use_of_versions(
 _MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=False)
 
 
-def _failed(model: str, versions: Collection[str], since: datetime) -> dict[str, int]:
+def _failed(model: str, versions: Collection[str], since: datetime, without: Collection[UUID]) -> dict[str, int]:
     """Attempts that are the version's fault, whatever became of their requests."""
     rows = Attempt.objects.filter(model=model, version__in=versions, outcome=AttemptOutcome.FAILED)
     rows = rows.exclude(request_id__startswith=MIRRORED)
+    if without:
+        theirs = UsageRecord.objects.filter(model=model, tenant_id__in=without, ended_at__gte=since)
+        rows = rows.exclude(request_id__in=theirs.values("request_id"))
     counted = rows.filter(ended_at__gte=since, started_at__gte=since).values("version").annotate(number=Count("id"))
     return {row["version"]: row["number"] for row in counted.order_by("version")}
 
