@@ -22,6 +22,7 @@ SCRIPT = prefork_launcher.SCRIPT
 # prefork.py with a server of three lines: it prints, starts a child in its session, and waits.
 FAKE_IMPORT = """
 import sys, types
+sys.path.insert(0, {folder!r})
 sys.modules["setproctitle"] = types.SimpleNamespace(setproctitle=lambda title: None)
 source = open({script!r}).read()
 namespace = {{"__name__": "prefork"}}
@@ -59,7 +60,7 @@ def environment(tmp_path: Path) -> EngineEnvironment:
 @pytest.fixture
 def forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineEnvironment:
     script = tmp_path / "fake_prefork.py"
-    script.write_text(FAKE_IMPORT.format(script=str(SCRIPT)))
+    script.write_text(FAKE_IMPORT.format(script=str(SCRIPT), folder=str(SCRIPT.parent)))
     monkeypatch.setattr(prefork_launcher, "SCRIPT", script)
     (tmp_path / "fork/bin").mkdir(parents=True)
     (tmp_path / "fork/bin/python").symlink_to(sys.executable)
