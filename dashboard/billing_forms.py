@@ -1,7 +1,7 @@
 """Who is billed, as customers fill it in. What may be is for the service to say."""
 
+from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 from django import forms
 
@@ -41,14 +41,14 @@ class AccountForm(forms.Form):
     purchase_order = _text("Purchase order", max_length=64)
     currency = forms.ChoiceField(label="Currency of invoices", widget=forms.Select(attrs=SELECT))
 
-    def __init__(self, *args: Any, tenant_id: UUID, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, offered: Sequence[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["currency"].choices = [(code, code) for code in currencies_on_offer(tenant_id)]  # type: ignore[attr-defined]
+        self.fields["currency"].choices = [(code, code) for code in offered]  # type: ignore[attr-defined]
 
 
-def account_form(account: Any, posted: Any = None) -> AccountForm:
+def account_form(account: Any, time_zone: str, posted: Any = None) -> AccountForm:
     initial = {name: getattr(account, name) for name in AccountForm.base_fields}
-    return AccountForm(posted, initial=initial, tenant_id=account.tenant_id)
+    return AccountForm(posted, initial=initial, offered=currencies_on_offer(account, time_zone))
 
 
 class TopUpForm(forms.Form):

@@ -87,7 +87,7 @@ class BillingPage:
     pay_to: PayTo
     as_of: datetime
     top_up: Any
-    """What the organisation wants of automatic top-ups; None: it never said."""
+    """What one that pays in advance wants of automatic top-ups; None: it never said."""
     percents: tuple[int, ...] = BUDGET_PERCENTS
 
 
@@ -109,7 +109,7 @@ def billing_page(tenant: Any, now: datetime | None = None) -> BillingPage:
         due=[money(minor, currency) for currency, minor in sorted(due_by_currency(tenant.id).items()) if minor],
         pay_to=sender,
         as_of=now,
-        top_up=top_up_of(tenant.id),
+        top_up=top_up_of(tenant.id) if plan.is_prepaid else None,
     )
 
 

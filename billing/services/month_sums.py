@@ -30,8 +30,10 @@ _HAS = {
 }
 
 
-def usage_sums(tenant_id: UUID, month: str, starts_at: datetime) -> list[UsageSum]:
-    """One query over the month's records; as many sums as there are models, tiers, price versions and discounts."""
+def usage_sums(tenant_id: UUID, month: str, starts_at: datetime) -> tuple[list[UsageSum], dict[tuple[str, str], UnitPrice]]:
+    """One query over the month's records; as many sums as there are models, tiers, price versions and discounts. With the
+    list prices they name.
+    """
     grouped: QuerySet[Any] = (
         _priced(tenant_id, month)
         .annotate(is_late=_is_late(starts_at))
@@ -46,7 +48,10 @@ def usage_sums(tenant_id: UUID, month: str, starts_at: datetime) -> list[UsageSu
         )
         .order_by("model", "tier", "price_version", "discount_percent", "is_late")
     )
-    return _with_former_rounding([_sum_of(row) for row in grouped], tenant_id, month, starts_at)
+    sums = [_sum_of(row) for row in grouped]
+    prices = prices_of(sums)
+    explained = [_explained(each, prices.get((each.model, each.price_version)), tenant_id, month, starts_at) for each in sums]
+    return explained, prices
 
 
 def adjustment_sums(tenant_id: UUID, month: str) -> list[AdjustmentSum]:
@@ -149,13 +154,8 @@ def _sum_of(row: dict[str, Any]) -> UsageSum:
     )
 
 
-def _with_former_rounding(sums: list[UsageSum], tenant_id: UUID, month: str, starts_at: datetime) -> list[UsageSum]:
-    """Where a sum is not what its tokens cost: because its requests were rounded up, each by itself? Told so if they were."""
-    prices = prices_of(sums)
-    return [_explained(each, prices.get((each.model, each.price_version)), tenant_id, month, starts_at) for each in sums]
-
-
 def _explained(each: UsageSum, price: UnitPrice | None, tenant_id: UUID, month: str, starts_at: datetime) -> UsageSum:
+    """Where it is not what its tokens cost: because its requests were rounded up, each by itself? Told so if they were."""
     if price is None:
         return each
     net = {kind: unit_picos(price, kind, each.discount_percent) for kind in TokenKind}

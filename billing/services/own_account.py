@@ -41,10 +41,11 @@ def pay_to() -> PayTo:
     )
 
 
-def currencies_on_offer(tenant_id: UUID, *, now: datetime | None = None) -> list[str]:
-    """US dollars, the one its account is in already, and those in which each month that is not closed yet can be."""
-    rows = ExchangeRate.objects.filter(effective_from__lte=_oldest_rate_day(tenant_id, now or timezone.now()))
-    codes = {USD, billing_account(tenant_id).currency, *rows.order_by().values_list("currency", flat=True).distinct()}
+def currencies_on_offer(account: BillingAccount, time_zone: str, *, now: datetime | None = None) -> list[str]:
+    """US dollars, the one the account is in already, and those in which each month that is not closed yet can be."""
+    day = _oldest_rate_day(account.tenant_id, time_zone, now or timezone.now())
+    rows = ExchangeRate.objects.filter(effective_from__lte=day)
+    codes = {USD, account.currency, *rows.order_by().values_list("currency", flat=True).distinct()}
     return sorted(codes, key=lambda code: (code != USD, code))
 
 
@@ -55,15 +56,15 @@ def change_own_account(*, tenant_id: UUID, actor: str, now: datetime | None = No
     """
     currency = changes.get("currency")
     if currency:
-        offered = currencies_on_offer(tenant_id, now=now)
+        zone = time_zones([tenant_id]).get(tenant_id, UTC_NAME)
+        offered = currencies_on_offer(billing_account(tenant_id), zone, now=now)
         if currency.strip().upper() not in offered:
             raise InvalidInput(f"currency must be one of {', '.join(offered)}: {currency!r}", param="currency")
     return set_billing_account(tenant_id=tenant_id, actor=actor, **changes)
 
 
-def _oldest_rate_day(tenant_id: UUID, now: datetime) -> date:
+def _oldest_rate_day(tenant_id: UUID, zone: str, now: datetime) -> date:
     """Of the months that have something on them and no statement, and the one that runs: whose rates hold for the oldest."""
-    zone = time_zones([tenant_id]).get(tenant_id, UTC_NAME)
     closed = ClosedMonth.objects.filter(tenant_id=tenant_id).values("month")
     spent = MonthSpend.objects.filter(tenant_id=tenant_id, key_id="", model="").exclude(month__in=closed)
     months = [month_of(now, zone).name, *spent.values_list("month", flat=True)]

@@ -11,7 +11,7 @@ from billing.account_models import BillingAccount
 from billing.invoice_models import LineKind, Statement
 from billing.selectors_credit import CreditLine, credit_used
 from billing.services.accounts import billing_account
-from billing.services.month_sums import adjustment_sums, prices_of, usage_sums
+from billing.services.month_sums import adjustment_sums, usage_sums
 from billing.services.rates import exchange_rate_on
 from billing.services.rounding import share_of
 from billing.services.statement_lines import (
@@ -77,8 +77,8 @@ def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None)
     on = rate_day(ends_at, zone, now or timezone.now())
     account = billing_account(tenant_id)
     money = Money(account.currency, MINOR_DIGITS[account.currency], exchange_rate_on(account.currency, on))
-    sums = usage_sums(tenant_id, month, starts_at)
-    used = [*usage_lines(sums, prices_of(sums), money), *adjustment_lines(adjustment_sums(tenant_id, month), money)]
+    sums, prices = usage_sums(tenant_id, month, starts_at)
+    used = [*usage_lines(sums, prices, money), *adjustment_lines(adjustment_sums(tenant_id, month), money)]
     credit, (owed_picos, owed_from) = credit_used(tenant_id, month), _owed(tenant_id, month)
     settled = _settled(used, owed_picos, owed_from, credit, month, money)
     tax = tax_of(seller_country=settings.COMPANY_COUNTRY, country=account.country, tax_id=account.tax_id, on=on)

@@ -20,7 +20,7 @@ from tenants.errors import NotAllowed
 @seated(Action.VIEW_BILLING)
 def billing(request: HttpRequest, seat: Seat) -> HttpResponse:
     page, may = billing_page(seat.tenant), seat.may(Action.MANAGE_BILLING)
-    form = account_form(page.account, request.POST or None)
+    form = account_form(page.account, seat.tenant.time_zone, request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
             if not may:
@@ -47,5 +47,5 @@ def top_up(request: HttpRequest, seat: Seat) -> HttpResponse:
             return redirect("billing", seat.tenant.name)
         except HeadwayError as error:
             tell(form, error)
-    shown = {"page": page, "form": account_form(page.account), "top_up_form": form}
+    shown = {"page": page, "form": account_form(page.account, seat.tenant.time_zone), "top_up_form": form}
     return render(request, "dashboard/billing.html", shown)
