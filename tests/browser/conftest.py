@@ -79,16 +79,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     found = Site(installation, engine)
     try:
         installation.migrate()
-        installation.start("redis")
+        for daemon in ("redis", "web"):
+            installation.start(daemon)
         installation.start_gateway()
         installation.manage("register_model", MODEL)
         installation.manage("register_replica", "--model", MODEL, "--url", engine.url, "--kind", "vllm")
-        installation.start("web")
-        eventually(lambda: answers(f"{found.url}/readyz"), within_s=30, what=f"the site is ready: {installation.log('web')}")
+        eventually(lambda: answers(f"{found.url}/readyz"), within_s=120, what=f"the site is ready: {installation.log('web')}")
         eventually(
             lambda: any(replica["state"] == "ready" for replica in installation.replicas(MODEL)),
-            within_s=30,
-            every_s=0.5,
+            within_s=60,
+            every_s=0.2,
             what="the engine is ready",
         )
         yield found

@@ -116,7 +116,7 @@ class Installation:
                 return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
             return False
 
-        eventually(is_ready, within_s=30, what="the gateway is ready")
+        eventually(is_ready, within_s=120, what="the gateway is ready")
 
     def log(self, name: str) -> str:
         return (self.home / "logs" / f"{name}.log").read_text(errors="replace")[-4000:]

@@ -44,7 +44,7 @@ class Fleet:
 
     async def start(self, processes: int, **settings: str) -> None:
         self.installation.start("gateway", "--processes", str(processes), **settings)
-        await until(lambda: "gateway: listening" in self.installation.log("gateway"), 60)
+        await until(lambda: "gateway: listening" in self.installation.log("gateway"), 120)
         await until_status(f"{self.installation.url}/readyz", 200)
 
     async def ask(self, client: httpx.AsyncClient, **more: Any) -> None:
@@ -94,7 +94,7 @@ async def until(holds: Any, within_s: float) -> None:
 
 
 async def until_status(url: str, status: int) -> None:
-    async with asyncio.timeout(30), httpx.AsyncClient() as client:
+    async with asyncio.timeout(60), httpx.AsyncClient() as client:
         while True:
             try:
                 if (await client.get(url)).status_code == status:
