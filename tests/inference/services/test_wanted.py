@@ -106,7 +106,7 @@ def test_new_ones_even_out_zones_and_keep_off_cordoned_and_full_nodes(pool: Pool
 
 def test_where_no_node_has_room_it_is_said_and_nothing_changes(pool: Pool) -> None:
     beat("a1", max_replicas=1)
-    with pytest.raises(InvalidInput, match="2 further replicas of .*: a1: room for 1"):
+    with pytest.raises(InvalidInput, match=r"2 further replicas of .*: a1: room for 1"):
         wanted(pool, serving=2)
     assert not Replica.objects.exists()
 
