@@ -10,6 +10,7 @@ from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
 from billing.credit_models import GrantKind as GrantKind
+from billing.credit_models import GrantReturn as GrantReturn
 from billing.credit_models import GrantUse as GrantUse
 from billing.credit_models import Hold as Hold
 from billing.credit_models import HoldPart as HoldPart
