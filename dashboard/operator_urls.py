@@ -33,6 +33,7 @@ urlpatterns = [
     path("reports.pdf", operator_reports.pdf, name="operator_reports_pdf"),
     path("exports/", operator_exports.exports, name="operator_exports"),
     path("exports/new/", operator_exports.new, name="operator_exports_new"),
+    path("exports/<uuid:export_id>/cancel/", operator_exports.cancel, name="operator_exports_cancel"),
     path("exports/<uuid:export_id>/file/", operator_exports.download, name="operator_exports_file"),
     path("leave/", operator_tenants.leave, name="operator_leave"),
     path(T, operator_tenants.tenant, name="operator_tenant"),

@@ -34,6 +34,7 @@ OF_TENANT = {
     "prices/": account.Prices,
     "exports/": exports.Exports,
     "exports/<uuid:export_id>/": exports.OneExport,
+    "exports/<uuid:export_id>/cancel/": exports.CancelExport,
     "exports/<uuid:export_id>/file/": exports.ExportFile,
 }
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
@@ -75,6 +76,7 @@ OF_OPERATORS: dict[str, Any] = {
     "reports/margins/csv/": operator_reports.MarginReportCsv,
     "exports/": exports.LedgerExports,
     "exports/<uuid:export_id>/": exports.OneLedgerExport,
+    "exports/<uuid:export_id>/cancel/": exports.CancelLedgerExport,
     "exports/<uuid:export_id>/file/": exports.LedgerExportFile,
     "reconciliations/": operator_checks.Reconciliations,
     "reconciliations/<id:run_id>/": operator_checks.OneReconciliation,

@@ -49,6 +49,7 @@ def page_query(asked: dict[str, Any]) -> dict[str, str]:
         raise InvalidInput("a range has a first and a last day", param="last" if "first" in asked else "first")
     if "tenant" in asked:
         tenant_named(asked["tenant"])
-    named = {name: str(asked[name]) for name in ("zone", "group", "model", "tenant") if name in asked}
-    days = {"range": "custom", "from": str(asked["first"]), "to": str(asked["last"])} if "first" in asked else {}
-    return {**named, **days}
+    query: dict[str, str] = {name: str(asked[name]) for name in ("zone", "group", "model", "tenant") if name in asked}
+    if "first" in asked:
+        query |= {"range": "custom", "from": str(asked["first"]), "to": str(asked["last"])}
+    return query

@@ -107,7 +107,8 @@ def test_one_that_was_cut_off_is_carried_on_and_tells_all_it_has_changed(api: Ap
     record_usage(drafts=drafts, now=AUGUST)
     _price(2, 300_000)
     monkeypatch.setattr(re_rating, "BATCH", 1)
-    whole, batches = re_rating._rate_batch, []
+    whole = re_rating._rate_batch
+    batches: list[Any] = []
 
     def stopped(*args: Any, **options: Any) -> None:
         if len(batches) == 2:
