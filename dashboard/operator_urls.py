@@ -72,6 +72,7 @@ urlpatterns = [
     path("invoices/", operator_invoices.invoices, name="operator_invoices"),
     path(INVOICE, operator_invoices.invoice, name="operator_invoice"),
     path(INVOICE + "pay/", operator_invoices.pay, name="operator_pay"),
+    path(INVOICE + "refund/", operator_invoices.refund, name="operator_refund"),
     path(INVOICE + "credit/", operator_invoices.credit, name="operator_credit"),
     path(INVOICE + "void/", operator_invoices.void, name="operator_void"),
     path(INVOICE + "write-off/", operator_invoices.write_off, name="operator_write_off"),

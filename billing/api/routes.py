@@ -63,6 +63,7 @@ OF_OPERATORS: dict[str, Any] = {
     _INVOICE + "pdf/": operator_invoices.InvoicePdf,
     _INVOICE + "csv/": operator_invoices.InvoiceCsv,
     _INVOICE + "payments/": operator_invoices.Payments,
+    _INVOICE + "refunds/": operator_invoices.Refunds,
     _INVOICE + "credit-notes/": operator_invoices.CreditNotes,
     _INVOICE + "void/": operator_invoices.Void,
     _INVOICE + "write-off/": operator_invoices.WriteOff,

@@ -15,6 +15,7 @@ from billing.services.rates import exchange_rate_on, tax_rate_on
 from inference.models import Model
 from tenants.models import AuditEntry
 from tenants.services.members import ensure_operator
+from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
 from tests.tenants.api.cast import Api, code_of
 from tests.tenants.cast import tenant_with
@@ -139,6 +140,22 @@ def test_what_is_too_long_or_unknown_is_refused_and_changes_nothing(api: Api, mo
     assert refused(api.post(path, asked_again(price_version=9))) == (404, "version")
     assert code_of(api.post(path, asked_again(tenant="nobody"))) == "tenant_not_found"
     assert not ReRating.objects.exists() and not Adjustment.objects.exists()
+
+
+def test_what_is_owed_back_is_recorded_as_paid_out_and_is_among_the_payments(api: Api) -> None:
+    invoice = issued(tenant_with("acme"))
+    path = f"operator/invoices/{invoice.number}/"
+    assert api.post(f"{path}refunds/", {"reference": "B1"}).status_code == 409
+    api.post(f"{path}payments/", {"reference": "T1"})
+    api.post(f"{path}credit-notes/", {"reason": "x", "lines": [{"position": 1, "amount": "3.00"}]})
+    assert api.get(path).json()["due"] == "-3.00"
+    assert refused(api.post(f"{path}refunds/", {"reference": "B1", "amount": "3.01"})) == (400, "amount")
+    assert refused(api.post(f"{path}refunds/", {"reference": "B1", "paid_on": "2999-01-01"})) == (400, "paid_on")
+    made = [api.post(f"{path}refunds/", {"reference": "B1", "amount": "3.00"}) for _ in range(2)]
+    assert [each.status_code for each in made] == [201, 201] and made[0].json() == made[1].json()
+    listed = api.get(f"{path}payments/").json()["results"]
+    assert [(each["reference"], each["amount"]) for each in listed] == [("T1", "10.00"), ("B1", "-3.00")]
+    assert (api.get(path).json()["due"], api.get(path).json()["paid"]) == ("0.00", "7.00")
 
 
 def test_the_report_is_a_pdf_over_rest_too(api: Api) -> None:
