@@ -86,7 +86,7 @@ def pool_charts(pools: list[PoolOverview], asked: Mapping[str, str], now: dateti
     start = _begun(now, step) - step * (num_steps - 1)
     steps = pool_series(pool.id, start=start, step=step, num_steps=num_steps)
     starts = [start + step * number for number in range(num_steps)]
-    extra = {"times": [at.timestamp() for at in starts], "step_s": step.total_seconds()}
+    extra = {"times": [int(at.timestamp()) for at in starts], "step_s": step.total_seconds()}
     charts = _charts(pool, steps, extra) if any(steps) else []
     return PoolCharts(pool, name, charts, _rows(charts, starts), [(one.id, one.model) for one in pools])
 

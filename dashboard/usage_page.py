@@ -71,7 +71,7 @@ class UsagePage:
         """For charts.js."""
         step_s = {"minute": 60, "hour": 3600, "day": 86400}[self.query.granularity]
         return {
-            "times": [start.timestamp() for start in self.starts],
+            "times": [int(start.timestamp()) for start in self.starts],
             "series": [{"name": each.name, "values": each.values} for each in self.series],
             "unit": self.query.unit,
             "stack": self.query.metric != MEAN,

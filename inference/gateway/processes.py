@@ -32,8 +32,6 @@ LOOK_S = 0.1
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 10.0
 YOUNG_S = 10.0
-# Rolling restart: so that the first renewed companion is up before the second goes.
-COMPANION_APART_S = 5.0
 # Over the drain's limit: for error events to leave and the journal to be carried to the ledger.
 END_GRACE_S = 15.0
 
@@ -77,8 +75,6 @@ class Place:
     worker: Worker | None = None
     start_at_s: float = 0.0
     pause_s: float = FIRST_PAUSE_S
-    renew_at_s: float | None = None
-    """Of a companion."""
 
 
 class Parent:
@@ -105,6 +101,7 @@ class Parent:
         self._workers: list[Worker] = []
         self._next: Worker | None = None  # takes its place over when it is ready
         self._to_renew: deque[int] = deque()
+        self._beside_to_renew: deque[Place] = deque()
         self._num_started = 0
         self.num_restarts = 0
         self._was_ever_ready = self._has_told = False
@@ -162,8 +159,7 @@ class Parent:
             if number == signal.SIGHUP and not self._is_ending and not self._to_renew and self._next is None:
                 log.info("gateway_rolling_restart", processes=len(self._places))
                 self._to_renew.extend(range(len(self._places)))
-                for order, (_, place) in enumerate(self._companions):
-                    place.renew_at_s = time.monotonic() + order * COMPANION_APART_S
+                self._beside_to_renew = deque(place for _, place in self._companions)
             elif number == signal.SIGINT and self._is_ending:
                 for worker in [*self._workers, *self._beside]:
                     worker.process.kill()
@@ -211,14 +207,19 @@ class Parent:
             if self._is_ending:
                 if place.worker is not None and not self._workers:
                     place.worker.stop(END_GRACE_S)
-            elif place.worker is None:
-                if now_s >= place.start_at_s:
-                    place.worker = self._spawn(index, place, command)
-                    self._beside.append(place.worker)
-                    log.info("gateway_companion_started", pid=place.worker.process.pid)
-            elif place.renew_at_s is not None and now_s >= place.renew_at_s:
-                place.renew_at_s = None
-                place.worker.stop(END_GRACE_S)
+            elif place.worker is None and now_s >= place.start_at_s:
+                place.worker = self._spawn(index, place, command)
+                self._beside.append(place.worker)
+                log.info("gateway_companion_started", pid=place.worker.process.pid)
+        if not self._is_ending and self._beside_to_renew and self._are_companions_up():
+            renewed = self._beside_to_renew.popleft().worker
+            assert renewed is not None, "all are up"
+            renewed.stop(END_GRACE_S)
+
+    def _are_companions_up(self) -> bool:
+        """Rolling restart: one of them leads, and may only go while another is there that can take over."""
+        beside = [place.worker for _, place in self._companions]
+        return all(worker is not None and worker.is_listening and not worker.is_ending for worker in beside)
 
     def _hear(self) -> None:
         for key, _ in self._selector.select(LOOK_S):

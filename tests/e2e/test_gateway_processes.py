@@ -120,7 +120,6 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         database_url=os.environ.get("DATABASE_URL", ""),
         HEADWAY_GATEWAY_DRAIN_S="8",
         HEADWAY_LOST_RECORDS_WAIT_S="1",
-        HEADWAY_DISPATCHER_WAIT_S="60",  # on a busy machine a new one is not there in five seconds
     )
     async with ScriptedReplica(default=paced) as replica:
         fleet = Fleet(installation, "")

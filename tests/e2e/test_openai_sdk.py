@@ -26,8 +26,8 @@ WEATHER: Any = {
 }
 
 
-TOKENS_A_SECOND = 30
-"""Fewer than the small model makes for one request on a machine that does nothing else; on a busy one the second is longer."""
+TOKENS_AFTER = 30
+"""That an engine may still make for who has left, of 1,500: counted, since on a busy machine everything takes longer."""
 
 
 def test_it_lists_models_and_finds_one_whose_id_has_a_slash(service: Service) -> None:
@@ -157,7 +157,7 @@ def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Se
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_the_engine_within_a_second(service: Service, stream: bool) -> None:
+def test_a_client_that_leaves_frees_the_engine_within_a_few_tokens(service: Service, stream: bool) -> None:
     with service.installation.engine(SMALL) as engine:
         client = service.client(timeout=None, max_retries=0)
         before = len(service.installation.usage())
@@ -175,7 +175,7 @@ def test_a_client_that_leaves_frees_the_engine_within_a_second(service: Service,
                 )
         made = made_tokens(engine)
         eventually(lambda: running_requests(engine) == 0, within_s=30, every_s=0.02, what="the slot is free")
-        assert made_tokens(engine) - made < TOKENS_A_SECOND
+        assert made_tokens(engine) - made < TOKENS_AFTER
         (record,) = service.installation.wait_usage(before + 1)[before:]
         assert record["end_state"] == "client_gone_after_first_token" if stream else "client_gone" in record["end_state"]
         assert record["prompt_tokens"] > 10

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,34 +21,34 @@ from tests.inference.gateway.waiting import eventually
 STUB = Path(__file__).with_name("worker_stub.py")
 
 
+def _stub(folder: Path, place: int, listening: int, channel: int) -> list[str]:
+    return [sys.executable, str(STUB), str(folder), str(place), str(listening), str(channel)]
+
+
 class Running:
     """A parent in the main thread, as it needs for signals; `script` runs beside it and ends it."""
 
-    def __init__(self, folder: Path, *, count: int, ready_s: float) -> None:
+    def __init__(self, folder: Path, *, count: int, ready_s: float, num_companions: int = 0) -> None:
         self.folder, self.told = folder, 0
+        self.beside = folder / "beside"
+        self.beside.mkdir()
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.parent = Parent(
             listening=[self.listening] * count,
-            command=lambda place, listening, channel: [
-                sys.executable,
-                str(STUB),
-                str(folder),
-                str(place),
-                str(listening),
-                str(channel),
-            ],
+            command=lambda place, listening, channel: _stub(folder, place, listening, channel),
             metrics=SummedMetrics(),
             tunables=ProcessTunables(ready_s=ready_s, drain_s=0.5),
             on_listening=self._tell,
+            companions=[partial(_stub, self.beside, place, 0) for place in range(num_companions)],
         )
         self.problem: BaseException | None = None
 
     def _tell(self) -> None:
         self.told += 1
 
-    def started(self) -> list[tuple[int, int]]:
-        """(place, pid) of each worker so far, in order."""
-        file = self.folder / "started"
+    def started(self, folder: Path | None = None) -> list[tuple[int, int]]:
+        """(place, pid) of each worker so far, in order; of each companion, with their folder."""
+        file = (folder or self.folder) / "started"
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(place), int(pid)) for place, pid in (line.split() for line in lines)]
 
@@ -77,8 +78,8 @@ class Running:
 
 
 @contextmanager
-def parent(folder: Path, *, count: int = 2, ready_s: float = 10.0) -> Iterator[Running]:
-    running = Running(folder, count=count, ready_s=ready_s)
+def parent(folder: Path, *, count: int = 2, ready_s: float = 10.0, num_companions: int = 0) -> Iterator[Running]:
+    running = Running(folder, count=count, ready_s=ready_s, num_companions=num_companions)
     with running.listening:
         yield running
 
@@ -106,6 +107,29 @@ def test_sighup_renews_one_place_after_the_other(tmp_path: Path) -> None:
             eventually(lambda: len(running.started()) == 4 and not any(map(is_running, old)))
             assert [place for place, _ in running.started()[2:]] == [0, 1]
             assert all(is_running(pid) for _, pid in running.started()[2:])
+
+        assert running.run(script) == 0
+        assert running.parent.num_restarts == 0
+
+
+def test_sighup_renews_a_companion_only_while_another_one_is_up(tmp_path: Path) -> None:
+    """One of them decides for all gateways: it must not go before somebody can take over, however long that one starts."""
+    with parent(tmp_path, count=1, num_companions=2) as running:
+        mute = running.beside / "mute"
+
+        def beside() -> list[int]:
+            return [pid for _, pid in running.started(running.beside)]
+
+        def script() -> None:
+            eventually(lambda: running.told == 1 and len(beside()) == 2)
+            old = beside()
+            mute.touch()
+            running.signal(signal.SIGHUP)
+            eventually(lambda: len(beside()) == 3)
+            eventually(lambda: len(running.started()) == 2, within_s=20)  # the workers do not wait for them
+            assert sum(map(is_running, old)) == 1
+            mute.unlink()
+            eventually(lambda: len(beside()) == 4 and not any(map(is_running, old)))
 
         assert running.run(script) == 0
         assert running.parent.num_restarts == 0

@@ -2,7 +2,8 @@
 
     python worker_stub.py <folder> <place> <listening fd> <channel fd>
 
-`never-ready`, `dies`, `fails`: files in the folder, looked at when it starts; `stubborn`: when it is told to end.
+`never-ready`, `dies`, `fails`: files in the folder, looked at when it starts; `mute`: it says nothing until that is gone;
+`stubborn`: when it is told to end.
 """
 
 import os
@@ -40,6 +41,8 @@ def main(folder: Path, place: int, channel: socket.socket) -> int:
 
     with (folder / "started").open("a") as started:
         started.write(f"{place} {os.getpid()}\n")
+    while (folder / "mute").exists() and not is_over:
+        time.sleep(0.01)
     say(Said(is_listening=True))
     if not is_never_ready:
         say(Said(is_ready=True))

@@ -16,9 +16,6 @@ from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
 from tests.inference.services.scaled_pool import node, pool, scaled_pool, serving, shown
-from workers.effects import EFFECTS
-from workers.models import OutboxEntry
-from workers.services.outbox import carry_out
 
 pytestmark = pytest.mark.django_db
 T = TypeVar("T")
@@ -50,21 +47,6 @@ def test_one_row_one_start_one_decision_and_the_row_goes_once_it_serves() -> Non
     Replica.objects.update(state=ReplicaState.READY)
     wake_pools()
     assert not WakeUp.objects.exists()
-
-
-def test_a_worker_is_told_at_once_and_what_it_is_told_twice_or_late_changes_nothing() -> None:
-    scaled_pool()
-    ask()
-    (entry,) = OutboxEntry.objects.filter(kind="wake up")
-    assert carry_out(entry.id, EFFECTS) and serving() == 1
-    assert not carry_out(entry.id, EFFECTS)
-    wake_pools()
-    assert Replica.objects.count() == 1
-    late = OutboxEntry.objects.create(kind="wake up", ids=entry.ids, due_at=timezone.now())
-    Replica.objects.update(state=ReplicaState.READY)
-    wake_pools()
-    assert carry_out(late.id, EFFECTS) and not WakeUp.objects.exists()
-    assert Replica.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
