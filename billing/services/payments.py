@@ -65,23 +65,28 @@ def pay_back(
             known = Payment.objects.filter(provider=provider, reference=reference).first()
             if known is not None:
                 return _again(known, invoice, None if amount_minor is None else -amount_minor, is_back=True)
-            owed_minor = -invoice.due_minor
-            if owed_minor <= 0:
-                raise Conflict(f"nothing is owed back of invoice {invoice}")
-            amount_minor = owed_minor if amount_minor is None else amount_minor
-            if not 0 < amount_minor <= owed_minor:
-                raise InvalidInput(
-                    f"{owed_minor} is owed back of invoice {invoice}, in the currency's smallest unit: not {amount_minor}",
-                    param="amount",
-                )
-            paid_at = _instant_of(paid_on, invoice, now)
-            payment = _entered(invoice, reference, -amount_minor, provider, actor, paid_at)
-            after = {"reference": reference, "amount_minor": amount_minor, "provider": provider}
-            after["paid_on"] = paid_at.date().isoformat() if paid_on is None else paid_on.isoformat()
-            audit_invoice(invoice, action="invoice.pay_back", actor=actor, after=after)
-            return payment
+            return _count_back(invoice, reference, amount_minor, paid_on, provider, actor, now)
     except IntegrityError:
         raise Conflict(f"the reference {reference!r} has just been counted for another invoice") from None
+
+
+def _count_back(
+    invoice: Invoice, reference: str, amount_minor: int | None, paid_on: date | None, provider: str, actor: str, now: datetime
+) -> Payment:
+    owed_minor = -invoice.due_minor
+    if owed_minor <= 0:
+        raise Conflict(f"nothing is owed back of invoice {invoice}")
+    amount_minor = owed_minor if amount_minor is None else amount_minor
+    if not 0 < amount_minor <= owed_minor:
+        raise InvalidInput(
+            f"{owed_minor} is owed back of invoice {invoice}, in the currency's smallest unit: not {amount_minor}",
+            param="amount",
+        )
+    paid_at = _instant_of(paid_on, invoice, now)
+    payment = _entered(invoice, reference, -amount_minor, provider, actor, paid_at)
+    after = {"reference": reference, "amount_minor": amount_minor, "provider": provider, "paid_at": paid_at.isoformat()}
+    audit_invoice(invoice, action="invoice.pay_back", actor=actor, after=after)
+    return payment
 
 
 def _tidy(reference: str) -> str:
