@@ -49,14 +49,13 @@ LEFT = Path(tempfile.gettempdir()) / f"rings-{os.getpid()}"
 class Ring:
     """The command of one ring, and the folder of what it leaves."""
 
-    def __init__(self, label: str, arguments: list[str], *, database_url: str, niceness: int = 0) -> None:
+    def __init__(self, label: str, arguments: list[str], *, database_url: str) -> None:
         self.label, self.started_s = label, time.monotonic()
         self.left = LEFT / re.sub(r"[^a-z]+", "-", label.lower())
         shutil.rmtree(self.left, ignore_errors=True)
         self.left.mkdir(parents=True)
         kept = [f"--basetemp={self.left / 'tmp'}", f"--log-file={self.left / 'tests.log'}", "--log-file-level=DEBUG"]
-        self.command = ["nice", "-n", str(niceness), sys.executable, "-m", "pytest", "-q"]
-        self.command += ["--durations=12", "--durations-min=5", *kept, *arguments]
+        self.command = [sys.executable, "-m", "pytest", "-q", "--durations=12", "--durations-min=5", *kept, *arguments]
         self.environment = _environment(database_url)
 
     def run(self, output: IO[bytes] | None) -> int:
@@ -92,17 +91,15 @@ RINGS = {
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
-# Side by side. The edges mostly wait, for engines above all: the others have what they leave of the machine, and stand back
-# when they want it, since it is the edges that look at how soon something happens.
-LANES = (("edges", "smoke"), ("sqlite",), ("postgres", "browser"))
-NICENESS = {"sqlite": 5, "postgres": 5, "browser": 5}
+# One after the other; the lanes of one side by side. The edges look at how soon something happens: they have the machine for
+# themselves (with the others beside them, at lower priority, it was those whose time limits passed).
+PHASES = ((("sqlite",), ("postgres", "smoke", "browser")), (("edges",),))
 
 
 def run(name: str, server_url: str, output: IO[bytes] | None) -> int:
     label, paths, on_postgres = RINGS[name]
     url = _database(server_url, f"ring_{name}") if on_postgres else ""
-    niceness = NICENESS.get(name, 0) if output else 0
-    return Ring(label, paths, database_url=url, niceness=niceness).run(output)
+    return Ring(label, paths, database_url=url).run(output)
 
 
 def _database(server_url: str, name: str) -> str:
@@ -135,8 +132,11 @@ def main(wanted: list[str]) -> int:
     with postgres_server() as url:
         if wanted == ["soak"]:
             return Ring("soak, PostgreSQL", ["tests", "-m", "soak", "-s"], database_url=url).run(None)
-        names = wanted or list(RINGS)
-        return side_by_side([found for lane in LANES if (found := [name for name in lane if name in names])], url)
+        names, codes = wanted or list(RINGS), [0]
+        for phase in PHASES:
+            lanes = [found for lane in phase if (found := [name for name in lane if name in names])]
+            codes += [side_by_side(lanes, url)] if lanes else []
+    return max(codes)
 
 
 if __name__ == "__main__":

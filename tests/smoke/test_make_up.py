@@ -43,7 +43,7 @@ def stream(installation: Installation, key: str) -> str:
 def test_up_serves_a_second_up_reuses_and_down_leaves_nothing(installation: Installation) -> None:
     made = json.loads(installation.manage("up", "--json", timeout_s=400))
     assert stream(installation, made["key"]).endswith("data: [DONE]\n\n")
-    assert httpx.get(f"http://127.0.0.1:{installation.site_port}/admin/login/").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{installation.site_port}/admin/login/", timeout=60).status_code == 200
     pids = running(installation)
 
     started_s = time.monotonic()
