@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pytest
@@ -12,6 +12,7 @@ from django.utils import timezone
 from inference.models import ControlChange, Replica, ReplicaState
 from inference.policy.autoscale import Why
 from inference.scaling_models import ScaleDecision, WakeUp
+from inference.services import wake_ups
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
@@ -154,3 +155,19 @@ def test_the_data_plane_is_told_how_long_it_may_hold_and_what_a_start_takes() ->
     set_pool(public_id="m", changes={"is_autoscaled": False}, actor="test")
     told = ControlChange.objects.filter(kind="model").order_by("-id").first()
     assert told is not None and told.payload is not None and told.payload["hold_limit_s"] == 0
+
+
+def test_autoscaling_that_is_switched_off_while_a_worker_takes_the_row_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaled_pool()
+    ask()
+    (entry,) = OutboxEntry.objects.filter(kind="wake up")
+
+    def meanwhile() -> datetime:
+        set_pool(public_id="m", changes={"is_autoscaled": False}, actor="test")
+        return timezone.now()
+
+    monkeypatch.setattr(wake_ups, "database_now", meanwhile)
+    assert carry_out(entry.id, EFFECTS)
+    assert not Replica.objects.exists()
+    told = ControlChange.objects.filter(kind="model", key="m").order_by("-id")[0].payload
+    assert told is not None and told["hold_limit_s"] == 0
