@@ -61,6 +61,24 @@ class GrantUse(models.Model):
         return f"{self.grant_id} {self.billing_month}"
 
 
+class GrantReturn(models.Model):
+    """What a correction on a billing month's statement has given back to a grant, of what it paid of another month."""
+
+    grant = models.ForeignKey(Grant, on_delete=models.PROTECT, related_name="returns")
+    billing_month = models.CharField(max_length=7, help_text="YYYY-MM: whose statement shows it")
+    paid_month = models.CharField(max_length=7, help_text="YYYY-MM: whose usage the grant had paid")
+    amount_picos = PicosField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("grant", "billing_month", "paid_month"), name="one_return_per_grant_and_months"),
+            models.CheckConstraint(condition=models.Q(amount_picos__gt=0), name="a_return_gives_back_something"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.grant_id} {self.paid_month} on {self.billing_month}"
+
+
 class Balance(models.Model):
     """A tenant that has had grants, or pays in advance. What it may use is what its grants have left."""
 

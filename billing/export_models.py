@@ -11,13 +11,18 @@ class ExportKind(models.TextChoices):
 
 
 class ExportState(models.TextChoices):
-    """asked → running → ready → expired; asked or running → failed → expired."""
+    """asked → running → ready → expired; asked or running → failed or cancelled → expired."""
 
     ASKED = "asked"
     RUNNING = "running"
     READY = "ready"
     FAILED = "failed"
+    CANCELLED = "cancelled"
     EXPIRED = "expired"
+
+
+OPEN_STATES = (ExportState.ASKED, ExportState.RUNNING)
+"""Of a file that is being made."""
 
 
 class Export(models.Model):
@@ -39,7 +44,7 @@ class Export(models.Model):
     )
     starts = models.PositiveIntegerField(default=0, help_text="since it last came further")
     created_at = models.DateTimeField()
-    ended_at = models.DateTimeField(null=True, help_text="when it was ready, or failed")
+    ended_at = models.DateTimeField(null=True, help_text="when it was ready, failed or was cancelled")
     expires_at = models.DateTimeField(help_text="when its file is removed")
 
     class Meta:

@@ -141,7 +141,7 @@ class Invoice(models.Model):
 
     @property
     def due_minor(self) -> int:
-        """What is still to be paid; below zero: what is owed back."""
+        """What is still to be paid; below zero: what is owed back (payments.pay_back)."""
         return self.total_minor - self.credited_minor - self.paid_minor
 
 
@@ -181,7 +181,7 @@ class CreditNoteLine(models.Model):
 
 
 class Payment(models.Model):
-    """Money that came in for an invoice. One of a provider's references is counted once."""
+    """Money that came in for an invoice; below zero: that was paid back. One of a provider's references is counted once."""
 
     invoice = models.ForeignKey(Invoice, on_delete=models.PROTECT, related_name="payments")
     provider = models.CharField(max_length=32)

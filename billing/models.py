@@ -5,11 +5,19 @@ Money that was spent is whole pico-dollars, exactly; what was agreed on (a price
 
 from django.db import models
 
-from billing import account_models, closing_models, export_models, gpu_cost_models, invoice_models  # noqa: F401  more tables
+from billing import (  # noqa: F401  more tables
+    account_models,
+    closing_models,
+    export_models,
+    gpu_cost_models,
+    invoice_models,
+    re_rating_models,
+)
 from billing.credit_models import Balance as Balance
 from billing.credit_models import BalanceEntry as BalanceEntry
 from billing.credit_models import Grant as Grant
 from billing.credit_models import GrantKind as GrantKind
+from billing.credit_models import GrantReturn as GrantReturn
 from billing.credit_models import GrantUse as GrantUse
 from billing.credit_models import Hold as Hold
 from billing.credit_models import HoldPart as HoldPart

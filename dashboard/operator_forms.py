@@ -146,6 +146,21 @@ class PaymentForm(forms.Form):
         )
 
 
+class RefundForm(forms.Form):
+    reference = forms.CharField(
+        label="Reference", max_length=200, help_text="What the bank calls it; counted once.", widget=forms.TextInput(attrs=TEXT)
+    )
+    paid_on = forms.DateField(
+        label="Paid out on", required=False, help_text="Empty: today.", widget=forms.DateInput(attrs={**TEXT, "type": "date"})
+    )
+
+    def __init__(self, *args: Any, currency: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["amount"] = Amount(
+            currency=currency, label=f"Amount, {currency}", required=False, help_text="Empty: all that is owed back."
+        )
+
+
 class CreditNoteForm(forms.Form):
     reason = forms.CharField(
         label="Why", max_length=300, help_text="It is printed on the credit note.", widget=forms.TextInput(attrs=TEXT)

@@ -9,9 +9,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from billing.services.closing_runs import closing_runs
-from billing.services.invoice_reads import every_invoice
+from billing.services.invoice_reads import every_invoice, owed_back
 from billing.services.month_overview import MonthOverview, month_overview
 from dashboard.invoice_pages import STATES, InvoiceRow, invoice_rows
+from dashboard.money_shown import money
 from dashboard.paging import Page, by_id, by_number
 from headway.errors import InvalidInput
 from headway.months import month_of, previous_month_name
@@ -28,6 +29,8 @@ class OperatorInvoices:
     query: str
     state: str
     month: str
+    owed_back: str
+    """To customers of all tenants, by currency; blank: nothing."""
     states: tuple[str, ...] = STATES
 
     @property
@@ -63,7 +66,8 @@ def operator_invoices(asked: Mapping[str, str]) -> OperatorInvoices:
         tenant_ids = [tenant.id for tenant in tenants_like(query)[:MAX_TENANTS]]
         rows = rows.filter(Q(number__istartswith=query) | Q(tenant_id__in=tenant_ids))
     page = by_id(rows, asked.get("page", ""))
-    return OperatorInvoices(invoice_rows(page.rows), page, query, state, month)
+    owed = ", ".join(money(minor, currency) for currency, minor in owed_back().items())
+    return OperatorInvoices(invoice_rows(page.rows), page, query, state, month, owed)
 
 
 def close_page(asked: Mapping[str, str]) -> ClosePage:

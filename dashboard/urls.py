@@ -60,6 +60,7 @@ urlpatterns = [
     path(T + "requests/<str:request_id>/cost/", requests.cost, name="request_cost"),
     path(T + "exports/", exports.exports, name="exports"),
     path(T + "exports/new/", exports.new, name="exports_new"),
+    path(T + "exports/<uuid:export_id>/cancel/", exports.cancel, name="exports_cancel"),
     path(T + "exports/<uuid:export_id>/file/", exports.download, name="exports_file"),
     path(T + "limits/", limits.limits, name="limits"),
     path(T + "members/", members.members, name="members"),

@@ -79,6 +79,13 @@ def visit_of(user: User, tenant_name: str) -> OperatorVisit | None:
     return running.order_by("-id").first()
 
 
+def visits(*, tenant: Tenant | None = None, operator: str = "") -> QuerySet[OperatorVisit]:
+    """Of all operators, or of the one with that user name; those that are over too."""
+    rows = OperatorVisit.objects.select_related("tenant", "operator")
+    rows = rows.filter(tenant=tenant) if tenant is not None else rows
+    return rows.filter(operator__username=operator) if operator else rows
+
+
 def roles_now(tenant: Tenant) -> dict[int, str]:
     """Of those who may enter at this moment, by user id: members, none where the tenant is suspended; operators on a visit."""
     rows = Membership.objects.for_tenant(tenant).filter(user__is_active=True, tenant__suspended_at=None)

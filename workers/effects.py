@@ -14,8 +14,6 @@ from billing.services.reconcile_runs import carry_out as reconcile
 from inference.services.evals.runs import KIND as EVAL
 from inference.services.evals.working import LEASE_S as EVAL_LEASE_S
 from inference.services.evals.working import carry_on as carry_on_eval
-from inference.services.wake_ups import KIND as WAKE_UP
-from inference.services.wake_ups import carry_out as wake_up
 from tenants.services.webhook_delivery import deliver
 from tenants.services.webhooks import KIND as WEBHOOK
 from workers.services.mail import KIND as MAIL
@@ -29,6 +27,5 @@ EFFECTS: dict[str, Effect] = {
     EVAL: Effect(act=carry_on_eval, is_in_database=False, lease_s=EVAL_LEASE_S),
     CLOSING: Effect(act=carry_on_closing, is_in_database=False, lease_s=CLOSING_LEASE_S),
     RECONCILIATION: Effect(act=reconcile, is_in_database=False, lease_s=RECONCILIATION_LEASE_S),
-    WAKE_UP: Effect(act=wake_up),
     WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),
 }

@@ -13,6 +13,7 @@ from billing.api.days import named_as_asked
 from billing.api.export_shapes import ExportShape, NewLedgerExport, NewRequestsExport
 from billing.export_models import Export
 from billing.services.exports import (
+    cancel_export,
     export_ledger,
     export_requests,
     exports_of,
@@ -56,6 +57,16 @@ class OneExport(TenantView):
         return Response(ExportShape(export_values(one_export(export_id, tenant_id=self.standing.tenant.id))).data)
 
 
+class CancelExport(TenantView):
+    actions = {"POST": Action.VIEW_REQUESTS}
+
+    @extend_schema(operation_id="exports_cancel", request=None, responses=ExportShape)
+    def post(self, _request: Request, tenant: str, export_id: UUID) -> Response:
+        """Make it no further: there is room for another one. One that is over is not cancelled (409)."""
+        export = cancel_export(export_id, tenant_id=self.standing.tenant.id, actor=self.standing.actor)
+        return Response(ExportShape(export_values(export)).data)
+
+
 class ExportFile(TenantView):
     actions = {"GET": Action.VIEW_REQUESTS}
     content_negotiation_class = AsItIs
@@ -83,6 +94,14 @@ class OneLedgerExport(OperatorView):
     @extend_schema(operation_id="operator_exports_read", responses=ExportShape)
     def get(self, _request: Request, export_id: UUID) -> Response:
         return Response(ExportShape(export_values(one_export(export_id, tenant_id=None))).data)
+
+
+class CancelLedgerExport(OperatorView):
+    @extend_schema(operation_id="operator_exports_cancel", request=None, responses=ExportShape)
+    def post(self, _request: Request, export_id: UUID) -> Response:
+        """Make it no further: there is room for another one."""
+        export = cancel_export(export_id, tenant_id=None, actor=self.actor)
+        return Response(ExportShape(export_values(export)).data)
 
 
 class LedgerExportFile(OperatorView):

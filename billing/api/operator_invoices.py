@@ -27,7 +27,7 @@ from billing.services.invoice_reads import (
 from billing.services.invoices import invoice_numbered, write_off_invoice
 from billing.services.line_parts import LinePart, parts_of_line
 from billing.services.month_sums import requests_of_line
-from billing.services.payments import mark_paid
+from billing.services.payments import mark_paid, pay_back
 from headway.currencies import minor_to_text, text_to_minor
 from headway.errors import InvalidInput
 from tenants.api.base import AsItIs, OperatorView
@@ -111,7 +111,7 @@ class CreditNotePdf(OperatorView):
 class Payments(OperatorView):
     @extend_schema(operation_id="operator_payments_list", responses=o.PaymentShape(many=True))
     def get(self, _request: Request, number: str) -> Response:
-        """What came in for it, oldest first."""
+        """What came in for it, and what was paid back (below zero), oldest first."""
         invoice = invoice_numbered(number)
 
         def values(payment: Payment) -> dict[str, Any]:
@@ -126,6 +126,19 @@ class Payments(OperatorView):
         text = asked["amount"]
         amount_minor = None if text is None else text_to_minor(text, invoice.currency, param="amount")
         payment = mark_paid(number=number, reference=asked["reference"], amount_minor=amount_minor, actor=self.actor)
+        return Response(o.PaymentShape(payment_values(payment, invoice.currency)).data, status=201)
+
+
+class Refunds(OperatorView):
+    @extend_schema(operation_id="operator_refunds_create", request=o.NewRefund, responses={201: o.PaymentShape})
+    def post(self, _request: Request, number: str) -> Response:
+        """Note a transfer to the customer of what is owed back: of a paid invoice that credit notes took back. It is among the
+        payments, below zero. The same reference with the same amount is counted once.
+        """
+        invoice, asked = invoice_numbered(number), self.read(o.NewRefund)
+        text = asked.pop("amount")
+        amount_minor = None if text is None else text_to_minor(text, invoice.currency, param="amount")
+        payment = pay_back(number=number, amount_minor=amount_minor, actor=self.actor, **asked)
         return Response(o.PaymentShape(payment_values(payment, invoice.currency)).data, status=201)
 
 

@@ -119,10 +119,16 @@ class NewPayment(s.Serializer):
     amount = AmountText(required=False, default=None, allow_null=True, help_text=f"all that is due unless told; {MINOR}")
 
 
+class NewRefund(s.Serializer):
+    reference = s.CharField(max_length=200, help_text="what the bank calls the transfer; counted once")
+    amount = AmountText(required=False, default=None, allow_null=True, help_text=f"all that is owed back unless told; {MINOR}")
+    paid_on = s.DateField(required=False, allow_null=True, default=None, help_text="the day in the tenant's zone; null: today")
+
+
 class PaymentShape(s.Serializer):
     reference = s.CharField()
     provider = s.CharField()
-    amount = text(MINOR)
+    amount = text(f"below zero: paid back; {MINOR}")
     paid_at = s.DateTimeField()
     actor = s.CharField()
 

@@ -10,6 +10,7 @@ from billing.api import (
     operator_invoices,
     operator_months,
     operator_prices,
+    operator_rates,
     operator_reports,
     operator_tenants,
 )
@@ -33,6 +34,7 @@ OF_TENANT = {
     "prices/": account.Prices,
     "exports/": exports.Exports,
     "exports/<uuid:export_id>/": exports.OneExport,
+    "exports/<uuid:export_id>/cancel/": exports.CancelExport,
     "exports/<uuid:export_id>/file/": exports.ExportFile,
 }
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
@@ -49,6 +51,11 @@ OF_OPERATORS: dict[str, Any] = {
     _TENANT + "debits/": operator_tenants.Debits,
     "prices/": operator_prices.Prices,
     "prices/dry-run/": operator_prices.PriceDryRun,
+    "re-ratings/": operator_rates.ReRatings,
+    "re-ratings/<id:run_id>/": operator_rates.OneReRating,
+    "tax-rates/": operator_rates.TaxRates,
+    "exchange-rates/": operator_rates.ExchangeRates,
+    "gpu-costs/": operator_rates.GpuCosts,
     "invoices/": operator_invoices.Invoices,
     _INVOICE: operator_invoices.OneInvoice,
     _INVOICE + "lines/": operator_invoices.InvoiceLines,
@@ -56,6 +63,7 @@ OF_OPERATORS: dict[str, Any] = {
     _INVOICE + "pdf/": operator_invoices.InvoicePdf,
     _INVOICE + "csv/": operator_invoices.InvoiceCsv,
     _INVOICE + "payments/": operator_invoices.Payments,
+    _INVOICE + "refunds/": operator_invoices.Refunds,
     _INVOICE + "credit-notes/": operator_invoices.CreditNotes,
     _INVOICE + "void/": operator_invoices.Void,
     _INVOICE + "write-off/": operator_invoices.WriteOff,
@@ -69,6 +77,7 @@ OF_OPERATORS: dict[str, Any] = {
     "reports/margins/csv/": operator_reports.MarginReportCsv,
     "exports/": exports.LedgerExports,
     "exports/<uuid:export_id>/": exports.OneLedgerExport,
+    "exports/<uuid:export_id>/cancel/": exports.CancelLedgerExport,
     "exports/<uuid:export_id>/file/": exports.LedgerExportFile,
     "reconciliations/": operator_checks.Reconciliations,
     "reconciliations/<id:run_id>/": operator_checks.OneReconciliation,

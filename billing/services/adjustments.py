@@ -139,6 +139,7 @@ def spent_of(adjustment: Adjustment) -> Spent:
         model=adjustment.model,
         month=adjustment.billing_month,
         amount_picos=adjustment.amount_picos,
+        corrected_month=adjustment.record.billing_month if adjustment.record is not None else "",
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db.models import F, Q, Sum
 
-from billing.models import Balance, BalanceEntry, Grant, GrantUse, Hold
+from billing.models import Balance, BalanceEntry, Grant, GrantReturn, GrantUse, Hold
 from headway.money import PICOS_A_MICRO
 from tenants.selectors import prepaid_among
 
@@ -112,13 +112,15 @@ def _held(tenant_ids: Iterable[UUID]) -> dict[UUID, int]:
 def unbalanced_grants() -> list[tuple[UUID, int]]:
     """Grants whose parts do not add up to what was granted, and by how many pico-dollars: page someone.
 
-    What is left, what is held, what was used and what was taken away is what was given.
+    What is left, what is held, what was used and not given back, and what was taken away is what was given.
     """
     used = dict(GrantUse.objects.values_list("grant_id").annotate(used=Sum("amount_picos")))
+    returned = dict(GrantReturn.objects.values_list("grant_id").annotate(returned=Sum("amount_picos")))
     entered = dict(BalanceEntry.objects.values_list("grant_id").annotate(entered=Sum("amount_picos")))
     found = []
     for grant_id, left, held in Grant.objects.order_by("id").values_list("id", "left_picos", "held_picos"):
-        drift = int(entered.get(grant_id, 0)) - left - held - int(used.get(grant_id, 0))
+        kept = int(used.get(grant_id, 0)) - int(returned.get(grant_id, 0))
+        drift = int(entered.get(grant_id, 0)) - left - held - kept
         if drift:
             found.append((grant_id, drift))
     return found

@@ -12,7 +12,8 @@ from django.db import IntegrityError, transaction
 
 from billing.credit_models import BalanceEntry, Grant, GrantKind, Hold
 from billing.errors import BalanceBusy, ReferenceUsed
-from billing.services.credit_use import Account, eating_order, open_balance, tell_balance
+from billing.services.credit_account import Account
+from billing.services.credit_use import eating_order, open_balance, tell_balance
 from billing.services.holds import Look, look_at_brain, release_hold, set_aside, take_hold, wait_until_counted
 from billing.services.open_months import open_month
 from billing.services.usage_rows import wait_for_writers

@@ -5,28 +5,17 @@ first, then the oldest; one that was over when the request began it does not. Wh
 tenant that pays in advance it is kept as overdrawn, which the dispatcher sees to that it never comes to.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
 from django.db.models import F
 
-from billing.models import Balance, Grant, GrantUse, MonthSpend
+from billing.models import Balance, Grant
+from billing.services.credit_account import Account, Use
 from inference.services import control
 from tenants.selectors import prepaid_among
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Of one usage record, or of one adjustment."""
-
-    billing_month: str
-    amount_picos: int
-    """Below zero: given back."""
-    began_at: datetime | None
-    """Of the request; None: no request, but an adjustment."""
 
 
 def eating_order(tenant_ids: Iterable[UUID]) -> list[Grant]:
@@ -70,95 +59,6 @@ class CreditSums:
             tell_balance(tenant_id, now=self._now)
 
 
-@dataclass
-class Account:
-    """One tenant's balance and grants while uses are taken in; nothing is written before `write`."""
-
-    balance: Balance
-    grants: list[Grant]
-    is_prepaid: bool
-    now: datetime
-    _used: Counter[tuple[UUID, str]] = field(default_factory=Counter)
-    _changed: set[UUID] = field(default_factory=set)
-
-    def take_in(self, uses: list[Use]) -> None:
-        """`uses` are in the months' sums already."""
-        totals = self._totals_before(uses)
-        for use in uses:
-            totals[use.billing_month] += use.amount_picos
-            if use.began_at is not None:
-                self.balance.spent_picos += use.amount_picos
-            if use.amount_picos > 0:
-                self.use(use.amount_picos, use.billing_month, use.began_at or self.now)
-            else:
-                self._give_back(-use.amount_picos, use.billing_month, totals[use.billing_month])
-
-    def use(self, picos: int, billing_month: str, began_at: datetime) -> None:
-        for grant in self.grants:
-            if not picos:
-                break
-            if grant.expires_at is None or began_at < grant.expires_at:
-                taken = min(picos, grant.left_picos)
-                self._move(grant, billing_month, taken)
-                picos -= taken
-        if self.is_prepaid:
-            self.balance.overdrawn_picos += picos
-
-    def cover_overdrawn(self, billing_month: str) -> None:
-        """By what there is now."""
-        picos, self.balance.overdrawn_picos = self.balance.overdrawn_picos, 0
-        if picos:
-            self.use(picos, billing_month, self.now)
-
-    def write(self) -> None:
-        for grant in self.grants:
-            if grant.id in self._changed:
-                Grant.objects.filter(id=grant.id).update(left_picos=grant.left_picos)
-        for (grant_id, billing_month), picos in sorted(self._used.items(), key=str):
-            if picos:
-                _add_use(grant_id, billing_month, picos)
-        values = {"spent_picos": self.balance.spent_picos, "overdrawn_picos": self.balance.overdrawn_picos}
-        Balance.objects.filter(tenant_id=self.balance.tenant_id).update(**values)
-
-    def _give_back(self, picos: int, billing_month: str, total_picos: int) -> None:
-        """What was not paid by grants goes first; they get back what is more than the month has cost."""
-        uses = self._uses_of(billing_month)
-        back = min(picos, max(0, sum(uses.values()) - max(0, total_picos)))
-        if self.is_prepaid:
-            self.balance.overdrawn_picos -= min(self.balance.overdrawn_picos, picos - back)
-        for grant in reversed(self.grants):
-            given = min(back, uses.get(grant.id, 0))
-            self._move(grant, billing_month, -given)
-            back -= given
-
-    def _move(self, grant: Grant, billing_month: str, picos: int) -> None:
-        if picos:
-            grant.left_picos -= picos
-            self._used[grant.id, billing_month] += picos
-            self._changed.add(grant.id)
-
-    def _uses_of(self, billing_month: str) -> Counter[UUID]:
-        """Of the grants that have not ended: what one that has ended paid stays paid."""
-        rows = GrantUse.objects.filter(grant__in=[grant.id for grant in self.grants], billing_month=billing_month)
-        uses: Counter[UUID] = Counter(dict(rows.values_list("grant_id", "amount_picos")))
-        for (grant_id, month), picos in self._used.items():
-            if month == billing_month:
-                uses[grant_id] += picos
-        return uses
-
-    def _totals_before(self, uses: list[Use]) -> Counter[str]:
-        """Of the whole tenant, by month: only asked for where something is given back."""
-        totals: Counter[str] = Counter()
-        if all(use.amount_picos > 0 for use in uses):
-            return totals
-        months = {use.billing_month for use in uses}
-        rows = MonthSpend.objects.filter(tenant_id=self.balance.tenant_id, month__in=months, key_id="", model="")
-        totals.update(dict(rows.values_list("month", "amount_picos")))
-        for use in uses:
-            totals[use.billing_month] -= use.amount_picos
-        return totals
-
-
 def open_balance(tenant_id: UUID) -> Balance:
     """The tenant's balance, made when it has none: from now on what it spends is counted."""
     return Balance.objects.get_or_create(tenant_id=tenant_id)[0]
@@ -180,9 +80,3 @@ def tell_balance(tenant_id: UUID, *, now: datetime | None = None) -> int:
         "expiring": expiring,
     }
     return control.publish_figure(kind="balance", key=str(tenant_id), payload=payload).id
-
-
-def _add_use(grant_id: UUID, billing_month: str, picos: int) -> None:
-    rows = GrantUse.objects.filter(grant_id=grant_id, billing_month=billing_month)
-    if not rows.update(amount_picos=F("amount_picos") + picos):
-        GrantUse.objects.create(grant_id=grant_id, billing_month=billing_month, amount_picos=picos)

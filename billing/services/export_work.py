@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from billing.export_models import Export, ExportState
+from billing.export_models import OPEN_STATES, Export, ExportState
 from billing.services.export_rows import Row, Source
 from billing.services.exports import KEPT, KIND, file_of, name_of, page_of, part_of, source_of
 from workers.errors import TryLater
@@ -34,7 +34,6 @@ ROWS_A_PART = 50_000
 LEASE_S = 300.0
 MAX_STARTS = 8
 """Without coming any further: then it has failed."""
-OPEN_STATES = (ExportState.ASKED, ExportState.RUNNING)
 
 
 def carry_on(ids: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from billing.export_models import Export, ExportKind, ExportState
+from billing.export_models import OPEN_STATES, Export, ExportKind, ExportState
 from billing.services.export_rows import LedgerOfMonth, RequestsOfTenant, Source
 from headway.errors import Conflict, InvalidInput, NotFound
 from headway.months import MONTH, midnight, zone_named
@@ -28,7 +28,10 @@ ROW_KEPT = timedelta(days=90)
 """Of what is on record about a file that was removed."""
 MAX_AT_ONCE = 3
 """Of a tenant, and of the operators."""
+EXPORT_LOCK_ID = 0x4878
+"""The first half of our advisory locks' names in PostgreSQL (usage_rows has the one before)."""
 MAX_DAYS = 400
+OVER = (ExportState.READY, ExportState.FAILED, ExportState.CANCELLED)
 PIECE_BYTES = 1 << 16
 OPERATORS_PATH = "/operator/exports/"
 TENANTS_PATH = "/t/{tenant}/exports/"
@@ -70,9 +73,9 @@ def export_requests(
 def _ask(kind: ExportKind, asked: dict[str, Any], tenant: Any, actor: str, email: str, now: datetime) -> Export:
     tenant_id = tenant.id if tenant is not None else None
     with transaction.atomic():
-        open_states = (ExportState.ASKED, ExportState.RUNNING)
-        if Export.objects.filter(tenant_id=tenant_id, state__in=open_states).count() >= MAX_AT_ONCE:
-            raise Conflict(f"{MAX_AT_ONCE} files are being made already: wait until one is ready")
+        _wait_for_askers(tenant_id)
+        if Export.objects.filter(tenant_id=tenant_id, state__in=OPEN_STATES).count() >= MAX_AT_ONCE:
+            raise Conflict(f"{MAX_AT_ONCE} files are being made already: wait until one is ready, or cancel one")
         export = Export.objects.create(
             kind=kind,
             tenant_id=tenant_id,
@@ -84,6 +87,30 @@ def _ask(kind: ExportKind, asked: dict[str, Any], tenant: Any, actor: str, email
         )
         record_audit(actor=actor, action="export.ask", target=str(export.id), tenant=tenant, after={"kind": kind, **asked})
         outbox.put(kind=KIND, ids={"export": str(export.id)})
+    return export
+
+
+def _wait_for_askers(tenant_id: UUID | None) -> None:
+    """Until the transaction ends, nobody else asks for a file of theirs (on SQLite one who writes is alone anyway)."""
+    if connection.vendor == "postgresql":
+        number = tenant_id.int & 0x7FFFFFFF if tenant_id is not None else 0
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [EXPORT_LOCK_ID, number])
+
+
+def cancel_export(export_id: UUID, *, tenant_id: UUID | None, actor: str, now: datetime | None = None) -> Export:
+    """Make it no further, and remove what there is of its file; again it stays cancelled. Raises NotFound, Conflict."""
+    export, now = one_export(export_id, tenant_id=tenant_id), now or timezone.now()
+    tenant = tenant_with_id(tenant_id) if tenant_id is not None else None
+    with transaction.atomic():
+        mine = Export.objects.filter(id=export.id, state__in=OPEN_STATES)
+        if mine.update(state=ExportState.CANCELLED, ended_at=now, expires_at=now):
+            record_audit(actor=actor, action="export.cancel", target=str(export.id), tenant=tenant, after={"kind": export.kind})
+    export.refresh_from_db()
+    if export.state != ExportState.CANCELLED:
+        raise Conflict(f"this file is being made no more: it is {export.state}")
+    # A worker that writes it notes that it may not go on; what it names whole in this instant the next sweep removes.
+    part_of(export).unlink(missing_ok=True)
     return export
 
 
@@ -169,7 +196,7 @@ def folder() -> Path:
 def forget_old_exports(now: datetime | None = None) -> int:
     """Remove the files of those that are over, and what nobody knows. Returns how many exports that were."""
     now = now or timezone.now()
-    over = Export.objects.filter(state__in=(ExportState.READY, ExportState.FAILED), expires_at__lte=now)
+    over = Export.objects.filter(state__in=OVER, expires_at__lte=now)
     number = 0
     for export in over:
         if Export.objects.filter(id=export.id, state=export.state).update(state=ExportState.EXPIRED):

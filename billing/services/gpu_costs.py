@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from billing.gpu_cost_models import GpuCost
 from headway.errors import Conflict, InvalidInput
@@ -56,6 +57,10 @@ def set_gpu_cost(*, cost_micros: int, effective_from: datetime, actor: str, mach
 def gpu_costs() -> list[GpuCost]:
     """By scope, then time."""
     return list(GpuCost.objects.order_by("model", "machine_kind", "effective_from"))
+
+
+def every_gpu_cost() -> QuerySet[GpuCost]:
+    return GpuCost.objects.all()
 
 
 def machine_times(times: Iterable[Uptime]) -> dict[str, MachineTime]:

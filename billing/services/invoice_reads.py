@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from uuid import UUID
 
-from django.db.models import QuerySet, Sum
+from django.db.models import F, QuerySet, Sum
 
 from billing.invoice_models import CreditNote, Invoice, InvoiceState, LineKind, Payment, Statement, StatementLine
 from headway.errors import NotFound
@@ -54,6 +54,13 @@ def due_by_currency(tenant_id: UUID) -> dict[str, int]:
     rows = Invoice.objects.filter(tenant_id=tenant_id, state__in=UNSETTLED).values("currency")
     sums = rows.annotate(total=Sum("total_minor"), credited=Sum("credited_minor"), paid=Sum("paid_minor"))
     return {row["currency"]: row["total"] - row["credited"] - row["paid"] for row in sums}
+
+
+def owed_back() -> dict[str, int]:
+    """What is owed back to customers of all tenants, of invoices that were paid and taken back, in minor units by currency."""
+    rows = Invoice.objects.filter(paid_minor__gt=F("total_minor") - F("credited_minor")).order_by("currency").values("currency")
+    sums = rows.annotate(owed=Sum(F("paid_minor") + F("credited_minor") - F("total_minor")))
+    return {row["currency"]: row["owed"] for row in sums}
 
 
 def credit_notes_of_invoice(invoice: Invoice) -> QuerySet[CreditNote]:

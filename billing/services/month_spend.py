@@ -11,7 +11,8 @@ from django.db import connection
 from django.db.models import F
 
 from billing.models import MonthSpend
-from billing.services.credit_use import CreditSums, Use
+from billing.services.credit_account import Use
+from billing.services.credit_use import CreditSums
 from headway.months import UTC_NAME, month_named
 from inference.services import control
 from tenants.selectors import budgeted
@@ -29,6 +30,8 @@ class Spent:
     amount_picos: int
     began_at: datetime | None = None
     """Of the request; None: it is of an adjustment."""
+    corrected_month: str = ""
+    """The billing month of the record that an adjustment corrects; blank: of none."""
 
 
 class _Row(NamedTuple):
@@ -100,7 +103,7 @@ class MonthSums:
 
     def _use(self, spent: Spent, picos: int) -> None:
         if picos:
-            self._credit.add(spent.tenant_id, Use(spent.month, picos, spent.began_at))
+            self._credit.add(spent.tenant_id, Use(spent.month, picos, spent.began_at, spent.corrected_month))
 
     def _rows(self, spent: Spent) -> set[_Row]:
         """Goodwill for nothing has neither a key nor a model: only the whole tenant's row."""

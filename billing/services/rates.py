@@ -1,9 +1,11 @@
 """Tax and exchange rates: append-only, each from a day on."""
 
+import re
 from datetime import date
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from billing.account_models import ExchangeRate, TaxRate
 from billing.errors import RateMissing
@@ -14,6 +16,7 @@ from headway.errors import Conflict, InvalidInput
 from tenants.services.audit import record_audit
 
 MAX_UNITS_A_USD = 10**6
+PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
 
 
 def set_tax_rate(*, country: str, name: str, percent: str, effective_from: date, actor: str) -> TaxRate:
@@ -54,6 +57,16 @@ def set_exchange_rate(*, currency: str, units_per_usd: str, effective_from: date
     return rate
 
 
+def tax_rates(country: str = "") -> QuerySet[TaxRate]:
+    """Blank: of all countries."""
+    return TaxRate.objects.filter(country=country.strip().upper()) if country else TaxRate.objects.all()
+
+
+def exchange_rates(currency: str = "") -> QuerySet[ExchangeRate]:
+    """Blank: of all currencies."""
+    return ExchangeRate.objects.filter(currency=currency.strip().upper()) if currency else ExchangeRate.objects.all()
+
+
 def tax_rate_on(country: str, day: date) -> TaxRate | None:
     """The newest that holds on that day."""
     return TaxRate.objects.filter(country=country, effective_from__lte=day).order_by("-effective_from").first()
@@ -75,10 +88,8 @@ def exchange_rate_on(currency: str, day: date) -> int:
 
 
 def _whole(text: str, *, scale: int, at_most: int, param: str, what: str) -> int:
-    try:
-        value = Decimal(text) * scale
-    except InvalidOperation:
-        raise InvalidInput(f"{param} must be {what}: {text!r}", param=param) from None
-    if not value.is_finite() or not 0 <= value <= at_most or value != value.to_integral_value():
-        raise InvalidInput(f"{param} must be {what}: {text!r}", param=param)
+    text = text.strip()
+    value = Decimal(text) * scale if PLAIN.fullmatch(text) else Decimal(-1)
+    if not 0 <= value <= at_most or value != value.to_integral_value():
+        raise InvalidInput(f"{param} must be {what}: {text[:50]!r}", param=param)
     return int(value)

@@ -1,6 +1,6 @@
 """Rate a span of requests again by another price: by adjustments, never by edits, and the second time by none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -38,12 +38,32 @@ def re_rate(
     actor: str,
     tenant_id: UUID | None = None,
     now: datetime | None = None,
+    count: Callable[[int, int], None] = lambda _adjusted, _amount_picos: None,
 ) -> ReRated:
     """The requests that ended in [starts_at, ends_at) and whose tier that price is of, each with its own discount.
 
     What was corrected or given stays corrected and given; no request comes to cost less than nothing. Each batch is a
-    transaction; one that stopped half way is called again. Raises NotFound for a price that is not there, InvalidInput.
+    transaction; one that stopped half way is called again. `count` is told, in it, what the batch has changed. Raises
+    NotFound for a price that is not there, InvalidInput.
     """
+    price, rows = rows_of_span(
+        model=model, version=version, starts_at=starts_at, ends_at=ends_at, reason=reason, tenant_id=tenant_id
+    )
+    done = ReRated()
+    owners = rows.order_by("tenant_id").values_list("tenant_id", flat=True).distinct()
+    for owner in list(owners):
+        for ids in _batches(rows.filter(tenant_id=owner)):
+            _rate_batch(owner, ids, price, done, count, reason=reason, actor=actor, now=now or datetime.now(UTC))
+    after = {"price": version, "from": starts_at.isoformat(), "to": ends_at.isoformat(), "requests": done.requests}
+    after |= {"adjusted": done.adjusted, "amount_usd": picos_to_usd(done.amount_picos), "reason": reason}
+    record_audit(actor=actor, action="usage.re_rate", target=model, after=after)
+    return done
+
+
+def rows_of_span(
+    *, model: str, version: int, starts_at: datetime, ends_at: datetime, reason: str, tenant_id: UUID | None
+) -> tuple[Price, QuerySet[UsageRecord]]:
+    """The price, and the requests that it is of. Raises NotFound, InvalidInput."""
     if starts_at >= ends_at:
         raise InvalidInput("a span ends after it begins", param="ends_at")
     if not reason.strip():
@@ -56,19 +76,19 @@ def re_rate(
         rows = rows.filter(tier=price.tier)
     if tenant_id is not None:
         rows = rows.filter(tenant_id=tenant_id)
-    done = ReRated()
-    owners = rows.order_by("tenant_id").values_list("tenant_id", flat=True).distinct()
-    for owner in list(owners):
-        for ids in _batches(rows.filter(tenant_id=owner)):
-            _rate_batch(owner, ids, price, done, reason=reason, actor=actor, now=now or datetime.now(UTC))
-    after = {"price": version, "from": starts_at.isoformat(), "to": ends_at.isoformat(), "requests": done.requests}
-    after |= {"adjusted": done.adjusted, "amount_usd": picos_to_usd(done.amount_picos), "reason": reason}
-    record_audit(actor=actor, action="usage.re_rate", target=model, after=after)
-    return done
+    return price, rows
 
 
 def _rate_batch(
-    tenant_id: UUID, ids: Sequence[int], price: Price, done: ReRated, *, reason: str, actor: str, now: datetime
+    tenant_id: UUID,
+    ids: Sequence[int],
+    price: Price,
+    done: ReRated,
+    count: Callable[[int, int], None],
+    *,
+    reason: str,
+    actor: str,
+    now: datetime,
 ) -> None:
     with transaction.atomic():
         wait_for_writers([tenant_id])
@@ -82,6 +102,7 @@ def _rate_batch(
                 changes.append(Change(tenant_id, record, more))
         if changes:
             add_adjustments(changes, kind=AdjustmentKind.RE_RATE, reason=reason, actor=actor, now=now)
+            count(len(changes), sum(change.amount_picos for change in changes))
     done.requests += len(ids)
     done.adjusted += len(changes)
     done.amount_picos += sum(change.amount_picos for change in changes)

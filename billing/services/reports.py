@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
-from billing.credit_models import GrantUse
+from billing.credit_models import GrantReturn, GrantUse
 from billing.models import UsageDay, UsageHour, UsageQuarter, UsageSlot
 from billing.services.usage_slots import HOUR_S, ON_TARGET
 from headway.errors import InvalidInput
@@ -120,9 +120,13 @@ def whole_months(query: ReportQuery) -> list[str]:
 
 
 def credits_of_months(months: Iterable[str]) -> dict[UUID, int]:
-    """Pico-dollars of grants that usage of these billing months has used, by tenant: what statements take off."""
-    rows = GrantUse.objects.filter(billing_month__in=list(months)).values_list("grant__tenant_id")
-    return {tenant_id: int(picos) for tenant_id, picos in rows.annotate(used=Sum("amount_picos")).order_by() if picos}
+    """Pico-dollars that grants paid on the statements of these months, less what they got back, by tenant."""
+    months, sums = list(months), Counter[UUID]()
+    for table, sign in ((GrantUse, 1), (GrantReturn, -1)):
+        rows = table._default_manager.filter(billing_month__in=months).values_list("grant__tenant_id")
+        for tenant_id, picos in rows.annotate(sum=Sum("amount_picos")).order_by():
+            sums[tenant_id] += sign * int(picos)
+    return {tenant_id: picos for tenant_id, picos in sums.items() if picos}
 
 
 def _days(query: ReportQuery) -> Iterator[tuple[date, tuple[str, ...], dict[str, int]]]:

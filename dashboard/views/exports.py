@@ -7,7 +7,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from billing.services.exports import export_requests
+from billing.services.exports import cancel_export, export_requests
 from dashboard.export_list import days_of, export_file, export_list
 from dashboard.once import once
 from dashboard.seats import Seat, seated
@@ -36,3 +36,11 @@ def new(request: HttpRequest, seat: Seat) -> HttpResponse:
 @seated(Action.VIEW_REQUESTS)
 def download(request: HttpRequest, seat: Seat, export_id: UUID) -> HttpResponseBase:
     return export_file(request, export_id, tenant_id=seat.tenant.id)
+
+
+@require_POST
+@seated(Action.VIEW_REQUESTS)
+def cancel(request: HttpRequest, seat: Seat, export_id: UUID) -> HttpResponse:
+    with telling(request, "The file is made no further"):
+        cancel_export(export_id, tenant_id=seat.tenant.id, actor=seat.actor)
+    return redirect("exports", seat.tenant.name)

@@ -7,7 +7,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from billing.services.exports import export_ledger
+from billing.services.exports import cancel_export, export_ledger
 from dashboard.export_list import export_file, export_list
 from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
@@ -33,3 +33,11 @@ def new(request: HttpRequest) -> HttpResponse:
 @operators_only
 def download(request: HttpRequest, export_id: UUID) -> HttpResponseBase:
     return export_file(request, export_id, tenant_id=None)
+
+
+@require_POST
+@operators_only
+def cancel(request: HttpRequest, export_id: UUID) -> HttpResponse:
+    with telling(request, "The file is made no further"):
+        cancel_export(export_id, tenant_id=None, actor=actor_of(request))
+    return redirect("operator_exports")

@@ -12,12 +12,13 @@ from billing.services.closing_runs import ask_to_close
 from billing.services.credit_notes import issue_credit_note
 from billing.services.documents import credit_note_pdf, invoice_pdf
 from billing.services.invoices import invoice_numbered, write_off_invoice
-from billing.services.payments import mark_paid
+from billing.services.payments import mark_paid, pay_back
 from dashboard.confirming import is_confirmed
 from dashboard.invoice_pages import invoice_page
+from dashboard.money_shown import money
 from dashboard.once import once
 from dashboard.operator_area import actor_of, operators_only
-from dashboard.operator_forms import CreditNoteForm, PaymentForm
+from dashboard.operator_forms import CreditNoteForm, PaymentForm, RefundForm
 from dashboard.operator_invoices import close_page, operator_invoices
 from dashboard.telling import telling
 from headway.clean_text import cleaned
@@ -58,6 +59,21 @@ def pay(request: HttpRequest, number: str) -> HttpResponse:
     asked = form.cleaned_data
     with telling(request, "The payment is counted"):
         mark_paid(number=number, reference=asked["reference"], amount_minor=asked["amount"], actor=actor_of(request))
+    return redirect("operator_invoice", number)
+
+
+@require_POST
+@operators_only
+def refund(request: HttpRequest, number: str) -> HttpResponse:
+    """Paid out to the customer, as the bank's statement has it."""
+    found = _found(number)
+    form = RefundForm(request.POST, currency=found.currency, auto_id="refund-%s")
+    if not form.is_valid():
+        return render(request, "operator/invoice.html", {**_shown(found), "refund_form": form})
+    asked = form.cleaned_data
+    with telling(request, "What was paid back is on record"):
+        named = {"reference": asked["reference"], "amount_minor": asked["amount"], "paid_on": asked["paid_on"]}
+        pay_back(number=number, actor=actor_of(request), **named)
     return redirect("operator_invoice", number)
 
 
@@ -139,6 +155,8 @@ def _shown(found: Any) -> dict[str, Any]:
         "may_credit": left > 0,
         "endings": ENDINGS[: 2 if found.state == "open" else 1] if left > 0 else (),
         "payment_form": PaymentForm(currency=found.currency),
+        "refund_form": RefundForm(currency=found.currency, auto_id="refund-%s"),
+        "owed_back": money(-found.due_minor, found.currency) if found.due_minor < 0 else "",
         "credit_form": CreditNoteForm(currency=found.currency, lines=page.lines),
     }
 

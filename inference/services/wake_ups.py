@@ -1,6 +1,6 @@
-"""From a request that waits for a pool at zero to a replica: the dispatcher writes one row, a worker acts on it.
+"""From a request that waits for a pool at zero to a replica: the dispatcher writes one row, a worker's sweep acts on it.
 
-The outbox tells a worker at once; a sweep every second makes up for a broker that is away, and forgets rows that are over.
+Not through the outbox: the data plane knows no broker.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,11 @@ from inference.services.holding import hold_pool
 from inference.services.registry import publish_model
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
-from workers.services import outbox
 
 log = structlog.get_logger(__name__)
 
 REFUSED_FOR = timedelta(seconds=5)
 """Then it may be asked for again."""
-KIND = "wake up"
-"""Of outbox entries."""
 WOKEN = "a request came while nothing served"
 NOT_WOKEN = "this pool is not woken by requests: it is not autoscaled, or has no version"
 
@@ -52,18 +49,10 @@ def _write(pool: Pool, asked_by: str, now: datetime) -> WakeUp:
     try:
         with transaction.atomic():
             row = WakeUp.objects.create(pool=pool, asked_at=now, asked_by=asked_by[:200])
-            outbox.put(kind=KIND, ids={"pool": pool.pk})
     except IntegrityError:  # another dispatcher was quicker
         return WakeUp.objects.get(pool=pool)
     log.info("wake_up_asked_for", pool=pool.name, by=asked_by)
     return row
-
-
-def carry_out(ids: outbox.Ids) -> None:
-    """An outbox entry's: {"pool": id}. Done again, or after a sweep, it does nothing."""
-    row = WakeUp.objects.filter(pool_id=ids["pool"]).first()
-    if row is not None:
-        _wake(row, database_now())
 
 
 def wake_pools(*, now: datetime | None = None) -> int:

@@ -3,13 +3,14 @@
 from django.urls import path, re_path
 
 from billing.api import routes as billing
+from dashboard.api import routes as dashboard
 from inference.api import routes as inference
 from tenants.api import document, errors, members, tenants
-from tenants.api.urls import OF_TENANT as OF_TENANTS
+from tenants.api import urls as tenants_urls
 
-OF_TENANT = OF_TENANTS | billing.OF_TENANT | inference.OF_TENANT
+OF_TENANT = tenants_urls.OF_TENANT | billing.OF_TENANT | inference.OF_TENANT
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
-OF_OPERATORS = billing.OF_OPERATORS | inference.OF_OPERATORS
+OF_OPERATORS = tenants_urls.OF_OPERATORS | billing.OF_OPERATORS | inference.OF_OPERATORS | dashboard.OF_OPERATORS
 """Below `operator/`: every one is an OperatorView (a test walks them all)."""
 
 urlpatterns = [

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.urls import register_converter
 
-from tenants.api import alerts, keys, members, plans, tenants, usage, webhooks
+from tenants.api import alerts, keys, members, operator_visits, plans, tenants, usage, webhooks
 
 
 class IdConverter:
@@ -52,3 +52,9 @@ OF_TENANT = {
     "deliveries/<uuid:delivery_id>/resend/": webhooks.Resend,
 }
 """Below `tenants/<tenant>/`: every one is a TenantView (a test walks them all)."""
+
+OF_OPERATORS: dict[str, Any] = {
+    "visits/": operator_visits.Visits,
+    "visits/end/": operator_visits.EndVisits,
+}
+"""Below `operator/`: every one is an OperatorView (a test walks them all)."""

@@ -25,6 +25,7 @@ from billing.services.export_work import carry_on
 from billing.services.exports import (
     KIND,
     MAX_AT_ONCE,
+    cancel_export,
     export_ledger,
     export_requests,
     file_of,
@@ -42,6 +43,7 @@ from tenants.services.terms import set_limits
 from tests.billing.priced_usage import used
 from tests.fakes.migrated import migrated_sqlite
 from tests.tenants.cast import tenant_with
+from tests.tenants.test_at_once import at_once
 from workers.effects import EFFECTS
 from workers.errors import TryLater
 from workers.models import Mail, OutboxEntry
@@ -245,6 +247,7 @@ import django
 django.setup()
 from datetime import UTC, datetime
 from tests.tenants.cast import tenant_with
+from tests.tenants.test_at_once import at_once
 from tests.billing.priced_usage import used
 from billing.services.ledger import record_usage
 from billing.services.exports import export_ledger
@@ -376,3 +379,55 @@ def test_so_many_at_once_and_days_in_order(tenants: list[Tenant]) -> None:
         with pytest.raises(InvalidInput):
             export_requests(tenant=beta, **(days | wrong))
     assert Export.objects.count() == MAX_AT_ONCE + 1
+
+
+@pytest.mark.usefixtures("steps")
+def test_one_that_is_cancelled_is_made_no_further_and_leaves_no_file_nor_mail(
+    tenants: list[Tenant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = ask()
+    carry_on({"export": str(export.id)})
+    assert part_of(export).exists()
+    with monkeypatch.context() as patched:
+        append = export_work._append
+
+        def cancelled_meanwhile(file: Any, rows: list[Any]) -> None:
+            append(file, rows)
+            cancel_export(export.id, tenant_id=None, actor="operator:op")
+
+        patched.setattr(export_work, "_append", cancelled_meanwhile)
+        with pytest.raises(TryLater):
+            carry_on({"export": str(export.id)})
+    assert cancel_export(export.id, tenant_id=None, actor="operator:op").state == "cancelled", "again"
+    work()
+    export.refresh_from_db()
+    assert (export.state, export.rows_done) == ("cancelled", 6)
+    assert not part_of(export).exists() and not file_of(export).exists() and not Mail.objects.exists()
+    assert AuditEntry.objects.filter(action="export.cancel", target=str(export.id)).count() == 1
+    assert forget_old_exports() == 1
+    export.refresh_from_db()
+    assert export.state == "expired"
+
+
+def test_what_is_over_or_of_others_is_not_cancelled_and_a_cancelled_one_makes_room(tenants: list[Tenant]) -> None:
+    exports = [ask() for _ in range(MAX_AT_ONCE)]
+    with pytest.raises(Conflict):
+        ask()
+    with pytest.raises(NotFound):
+        cancel_export(exports[0].id, tenant_id=tenants[0].id, actor="user:x")
+    cancel_export(exports[0].id, tenant_id=None, actor="operator:op")
+    ask()
+    work()
+    with pytest.raises(Conflict):
+        cancel_export(exports[1].id, tenant_id=None, actor="operator:op")
+    assert file_of(exports[1]).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_who_ask_at_once_three_are_made() -> None:
+    acme = tenant_with("acme")
+    days: dict[str, Any] = {"first": date(2026, 11, 10), "last": date(2026, 11, 11)}
+    of_operators = [ask] * (MAX_AT_ONCE + 3)
+    of_acme = [lambda: export_requests(tenant=acme, **days, actor="user:x", email="")] * (MAX_AT_ONCE + 2)
+    assert at_once(*of_operators, *of_acme) == {"done": 2 * MAX_AT_ONCE, Conflict.__name__: 5}
+    assert Export.objects.filter(tenant_id=None).count() == Export.objects.filter(tenant_id=acme.id).count() == MAX_AT_ONCE

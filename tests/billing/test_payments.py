@@ -1,6 +1,6 @@
 import json
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from billing.payments.provider import CustomerFacts, InvoiceFacts, InvoiceItem, 
 from billing.payments.transfer import TransferProvider
 from billing.payments.wiring import payment_provider
 from billing.services.credit_notes import issue_credit_note
-from billing.services.payments import mark_paid
+from billing.services.invoice_reads import owed_back
+from billing.services.payments import mark_paid, pay_back
 from billing.services.presenting import carry_out, invoice_facts, present_credit_note, present_invoice
 from headway.errors import ConfigurationError, Conflict, InvalidInput, NotFound
 from tenants.models import Tenant
@@ -179,3 +180,55 @@ def test_a_credit_note_is_mailed_and_the_provider_asks_no_more(acme: Tenant) -> 
     invoice.refresh_from_db()
     assert provider.cancelled == {invoice.provider_reference}
     assert Mail.objects.filter(subject="[Headway] Credit note CN-000001").count() == 1
+
+
+def refund(invoice: Invoice, reference: str = "b1", amount_minor: int | None = None, **others: Any) -> Payment:
+    named: dict[str, Any] = {"amount_minor": amount_minor, "now": datetime(2026, 12, 20, 12, tzinfo=UTC), **others}
+    return pay_back(number=str(invoice.number), reference=reference, actor="test", **named)
+
+
+def test_what_is_owed_back_is_paid_out_once_in_parts_and_never_more(acme: Tenant) -> None:
+    invoice = issued(acme)
+    with pytest.raises(Conflict, match="nothing is owed back"):
+        refund(invoice)
+    pay(invoice)
+    issue_credit_note(number=str(invoice.number), amounts={1: 300}, reason="x", actor="test")
+    assert owed_back() == {"USD": 300}
+    with pytest.raises(InvalidInput, match="300 is owed back"):
+        refund(invoice, amount_minor=301)
+    assert refund(invoice, "b1", 100) == refund(invoice, " b1", 100), "the same again"
+    with pytest.raises(Conflict, match="another amount"):
+        refund(invoice, "b1", 99)
+    with pytest.raises(Conflict, match="the other way"):
+        refund(invoice, "t1")
+    with pytest.raises(Conflict, match="the other way"):
+        pay(invoice, "b1")
+    rest = refund(invoice, "b2", paid_on=date(2026, 12, 10))
+    assert (rest.amount_minor, rest.paid_at) == (-200, datetime(2026, 12, 10, tzinfo=UTC))
+    invoice.refresh_from_db()
+    assert (invoice.due_minor, invoice.paid_minor, invoice.state, owed_back()) == (0, 700, InvoiceState.PAID, {})
+    with pytest.raises(Conflict, match="nothing is owed back"):
+        refund(invoice, "b3")
+    issue_credit_note(number=str(invoice.number), reason="all of it", actor="test")
+    assert owed_back() == {"USD": 700}, "what is taken back later is owed as well"
+
+
+def test_what_was_paid_back_lies_between_the_invoice_and_today(acme: Tenant) -> None:
+    invoice = issued(acme)
+    pay(invoice)
+    issue_credit_note(number=str(invoice.number), reason="x", actor="test")
+    assert invoice.issued_on is not None
+    for day in (invoice.issued_on - timedelta(days=1), date(2026, 12, 21)):
+        with pytest.raises(InvalidInput):
+            refund(invoice, paid_on=day)
+    assert Payment.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_refunds_that_are_entered_at_once_no_more_is_counted_than_is_owed(acme: Tenant) -> None:
+    invoice = issued(acme)
+    pay(invoice)
+    issue_credit_note(number=str(invoice.number), amounts={1: 300}, reason="x", actor="test")
+    ends = at_once(*[lambda each=each: refund(invoice, f"b{each}", 200) for each in range(4)])
+    invoice.refresh_from_db()
+    assert (ends["done"], invoice.due_minor) == (1, -100)

@@ -99,14 +99,15 @@ def test_500_at_once_with_random_disconnects_leave_nothing_behind(service: Pair)
     assert len(seen.answered) > 100
     assert len(seen.left) > 50
     eventually(lambda: num_running(service) == 0, within_s=10, every_s=0.05, what="no request runs on the engines")
-    records = [
-        record
-        for record in installation.wait_usage(len(before) + len(seen.answered | seen.left))
-        if record["request_id"] not in before
-    ]
-    ids = Counter(record["request_id"] for record in records)
-    assert max(ids.values()) == 1
-    assert seen.answered | seen.left | seen.cut <= set(ids)
+    asked = seen.answered | seen.left | seen.cut
+    eventually(
+        lambda: asked <= {record["request_id"] for record in installation.usage()},
+        within_s=20,
+        every_s=0.3,
+        what="all are on record",
+    )
+    records = [record for record in installation.usage() if record["request_id"] not in before]
+    assert max(Counter(record["request_id"] for record in records).values()) == 1
     ends = {record["request_id"]: record["end_state"] for record in records}
     assert {ends[request_id] for request_id in seen.answered} == {"done"}
     assert not seen.cut

@@ -131,6 +131,28 @@ def test_a_member_asks_for_requests_and_takes_the_file(acme: Furnished) -> None:
     assert AuditEntry.objects.get(action="export.ask").tenant_id == acme.tenant.id
 
 
+def test_what_is_being_made_is_cancelled_by_those_who_may_ask_for_it(acme: Furnished, operator: Client) -> None:
+    _other, people = full_tenant("other")
+    owner = client_of(acme.people["owner"])
+    operator.post("/operator/exports/new/", {"month": "2026-11", FIELD: new_nonce()})
+    owner.post("/t/acme/exports/new/", days())
+    of_operators, of_acme = Export.objects.get(tenant_id=None), Export.objects.get(tenant_id=acme.tenant.id)
+    theirs, mine = f"/operator/exports/{of_operators.id}/cancel/", f"/t/acme/exports/{of_acme.id}/cancel/"
+    assert theirs in operator.get(PAGES[0]).content.decode() and mine in owner.get(PAGES[1]).content.decode()
+    client_of(acme.people["billing"]).post(mine)
+    client_of(people["owner"]).post(f"/t/other/exports/{of_acme.id}/cancel/")
+    owner.post(f"/t/acme/exports/{of_operators.id}/cancel/")
+    owner.post(theirs)
+    assert owner.get(mine).status_code == 405
+    assert set(Export.objects.values_list("state", flat=True)) == {"asked"}
+    owner.post(mine)
+    operator.post(theirs)
+    assert set(Export.objects.values_list("state", flat=True)) == {"cancelled"}
+    page = owner.get(PAGES[1]).content.decode()
+    assert mine not in page and "cancelled" in page
+    assert AuditEntry.objects.get(action="export.cancel", tenant=acme.tenant).target == str(of_acme.id)
+
+
 def test_a_form_that_is_posted_twice_makes_one_file(acme: Furnished, operator: Client) -> None:
     for client, address, fields in (
         (operator, PAGES[0], {"month": "2026-11"}),

@@ -14,7 +14,9 @@ from billing.closing_models import ClosingRun
 from billing.invoice_models import CreditNote, Invoice, Payment, Statement
 from billing.models import Grant, Price
 from billing.services.closing_runs import KIND as CLOSING
+from billing.services.credit_notes import issue_credit_note
 from billing.services.ledger import record_usage
+from billing.services.payments import mark_paid
 from dashboard.services.form_claims import FIELD, new_nonce
 from tenants.models import AuditEntry
 from tests.billing.issued import issued
@@ -197,6 +199,33 @@ def test_an_invoice_is_written_off_when_its_number_is_typed(acme: Furnished, cli
     assert Invoice.objects.get(pk=acme.invoice.pk).state == "open"
     client.post(address, {"reason": "insolvent", "confirm": acme.invoice.number})
     assert Invoice.objects.get(pk=acme.invoice.pk).state == "uncollectible"
+
+
+def test_what_is_owed_back_is_shown_and_recorded_as_paid_out(acme: Furnished, client: Client) -> None:
+    number = acme.invoice.number
+    address = f"/operator/invoices/{number}/"
+    mark_paid(number=number, reference="T1", actor="test")
+    assert "Record refund" not in client.get(address).content.decode()
+    issue_credit_note(number=number, reason="an outage", actor="test")
+    assert "Record refund" in client.get(address).content.decode()
+    assert "Owed back to customers" in text_of(client.get("/operator/invoices/"))
+    assert "Enter a valid date" in text_of(client.post(f"{address}refund/", {"reference": "B1", "paid_on": "soon"}))
+    client.post(f"{address}refund/", {"reference": "B1", "amount": "100000"})
+    assert Payment.objects.count() == 1
+    for _ in range(2):
+        client.post(f"{address}refund/", {"reference": "B1"})
+    acme.invoice.refresh_from_db()
+    assert (acme.invoice.due_minor, Payment.objects.count(), last_action()[0]) == (0, 2, "invoice.pay_back")
+    shown = client.get(address).content.decode()
+    assert "Record refund" not in shown and "B1" in shown
+    assert "B1" in client_of_owner(acme).get(f"/t/acme/billing/invoices/{number}/").content.decode(), "the customer sees it too"
+    assert "Owed back to customers" not in text_of(client.get("/operator/invoices/"))
+
+
+def client_of_owner(acme: Furnished) -> Client:
+    owner = Client()
+    owner.force_login(acme.people["owner"])
+    return owner
 
 
 def test_credit_is_granted_once_for_a_reference(acme: Furnished, client: Client) -> None:

@@ -169,6 +169,22 @@ class Installation:
         eventually(enough, within_s=within_s, every_s=0.3, what=f"{count} usage records")
         return found
 
+    def count_usage(self, key: str) -> int:
+        """How many records the ledger has, once those of all requests that have ended are in it.
+
+        The journal is carried over in its order: who comes last is one that is refused, asked here.
+        """
+        body = {"model": "none/such", "prompt": "", "max_tokens": 1}
+        asked = httpx.post(f"{self.url}/v1/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=30)
+        last, found = asked.headers["x-request-id"], list[str]()
+
+        def is_there() -> bool:
+            found[:] = [record["request_id"] for record in self.usage()]
+            return last in found
+
+        eventually(is_there, within_s=20, every_s=0.3, what="the last record is in the ledger")
+        return len(found)
+
     def engine(self, model: str) -> httpx.Client:
         """A client that talks to the model's first ready engine itself, past the gateway."""
         url = next(replica["url"] for replica in self.replicas(model) if replica["state"] == "ready")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import SMALL, TINY, Service
+from tests.e2e.installation import eventually
 
 GSM8K = Path(__file__).resolve().parents[1] / "data" / "evals" / "gsm8k_test.jsonl"
 
@@ -16,6 +17,8 @@ GSM8K = Path(__file__).resolve().parents[1] / "data" / "evals" / "gsm8k_test.jso
 def worker(service: Service) -> Iterator[Service]:
     service.installation.start("redis")
     service.installation.start("worker")
+    log = service.installation.home / "logs" / "worker.log"
+    eventually(lambda: " ready." in log.read_text(), within_s=60, what="the worker is there: without a beat it is told once")
     yield service
     service.installation.stop("worker")
     service.installation.stop("redis")

@@ -85,7 +85,7 @@ def test_b17_a_tool_call_cut_by_its_limit_ends_with_length(service: Service) -> 
 
 
 def test_b59_the_ledger_has_the_final_frame_not_a_sum(service: Service) -> None:
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     options = {"include_usage": True, "continuous_usage_stats": True}
     ask = {"model": TINY, "messages": HI, "max_tokens": 30, "stream": True, "stream_options": options, "ignore_eos": True}
     chunks = events(post(service, ask))

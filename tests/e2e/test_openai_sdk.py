@@ -146,7 +146,7 @@ def test_errors_have_the_sdks_classes(service: Service) -> None:
 def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Service) -> None:
     service.installation.manage("register_model", "empty")
     client = service.client(max_retries=1)
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     eventually(lambda: "empty" in {model.id for model in client.models.list()}, within_s=2, what="the feed brings the model")
     with pytest.raises(openai.InternalServerError) as refused:
         client.chat.completions.create(model="empty", messages=FRANCE)
@@ -160,7 +160,7 @@ def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Se
 def test_a_client_that_leaves_frees_the_engine_within_a_few_tokens(service: Service, stream: bool) -> None:
     with service.installation.engine(SMALL) as engine:
         client = service.client(timeout=None, max_retries=0)
-        before = len(service.installation.usage())
+        before = service.installation.count_usage(service.key)
         if stream:
             answer = client.chat.completions.create(
                 model=SMALL, messages=FRANCE, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}

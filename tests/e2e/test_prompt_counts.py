@@ -191,7 +191,7 @@ def test_b87_what_does_not_fit_the_context_is_refused_with_the_numbers(
     max_tokens: int | None,
     is_streamed: bool,
 ) -> None:
-    before = service.installation.usage()
+    before = service.installation.count_usage(service.key)
     text = of_length(counters[0], num_tokens)
     limit = {} if max_tokens is None else {"max_tokens": max_tokens}
     body = {"model": TINY, **user(text), "stream": is_streamed, **limit}
@@ -200,9 +200,8 @@ def test_b87_what_does_not_fit_the_context_is_refused_with_the_numbers(
     assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
     assert f"{CONTEXT} tokens" in error["message"]
     assert num_tokens > 2 * CONTEXT or str(num_tokens) in error["message"]
-    after = service.installation.wait_usage(len(before) + 1)
-    known = {record["request_id"] for record in before}
-    (record,) = [record for record in after if record["request_id"] not in known]
+    (record,) = service.installation.wait_usage(before + 1)[before:]
+    assert record["request_id"] == response.headers["x-request-id"]
     assert (record["end_state"], record["attempts"], record["completion_tokens"]) == ("refused", 0, 0)
 
 

@@ -122,7 +122,7 @@ def test_b105_an_external_replica_serves_once_its_engine_answers_and_no_longer_w
 
 
 def test_b10_usage_is_recorded_exactly_though_the_client_did_not_ask(service: Service) -> None:
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     body = {**ASK, "model": SMALL, "messages": MESSAGES, "stream": True}
     streamed = post(service, "/v1/chat/completions", body)
     assert '"usage"' not in streamed.text
@@ -135,7 +135,7 @@ def test_b10_usage_is_recorded_exactly_though_the_client_did_not_ask(service: Se
 
 
 def test_b60_every_route_leaves_exactly_one_record(service: Service) -> None:
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     calls: list[tuple[str, dict[str, Any]]] = [
         ("/v1/chat/completions", {"messages": MESSAGES}),
         ("/v1/completions", {"prompt": "hi"}),
@@ -157,7 +157,7 @@ def test_b60_every_route_leaves_exactly_one_record(service: Service) -> None:
 
 
 def test_a_record_has_its_full_shape(service: Service) -> None:
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     post(service, "/v1/generate", {**ASK, "model": SMALL, "messages": MESSAGES, "priority": "batch"})
     (record,) = service.installation.wait_usage(before + 1)[before:]
     assert (record["tier"], record["version"], record["attempts"], record["finish_reason"]) == ("batch", "v1", 1, "length")
@@ -169,7 +169,7 @@ def test_a_record_has_its_full_shape(service: Service) -> None:
 
 
 def test_a_refused_request_leaves_a_record_too(service: Service) -> None:
-    before = len(service.installation.usage())
+    before = service.installation.count_usage(service.key)
     assert post(service, "/v1/chat/completions", {"model": SMALL, "messages": MESSAGES, "temperature": 9}).status_code == 400
     assert post(service, "/v1/chat/completions", {"model": "nope", "messages": MESSAGES}).status_code == 404
     records = service.installation.wait_usage(before + 2)[before:]

@@ -33,7 +33,7 @@ while True:
 
 def test_b21_clients_killed_in_mid_stream_free_every_slot_within_two_seconds(service: Service) -> None:
     installation = service.installation
-    before = len(installation.usage())
+    before = installation.count_usage(service.key)
     body = json.dumps({"model": TINY, "messages": MESSAGES, "stream": True, "ignore_eos": True, "max_tokens": 1900})
     arguments = [str(installation.port), service.key, body, "50"]
     clients = subprocess.Popen([sys.executable, "-c", CLIENTS, *arguments], stdout=subprocess.PIPE)

@@ -20,7 +20,7 @@ class Command(HeadwayCommand):
 
     def handle(self, *, number: str, reference: str, amount: str | None, json: bool, **_options: Any) -> None:
         currency = invoice_numbered(number).currency
-        minor = None if amount is None else _minor(amount, currency)
+        minor = None if amount is None else minor_of(amount, currency)
         payment = mark_paid(number=number, reference=reference, amount_minor=minor, actor=actor())
         invoice = invoice_numbered(number)
         data = {
@@ -34,7 +34,7 @@ class Command(HeadwayCommand):
         self.print_result(line, data, as_json=json)
 
 
-def _minor(text: str, currency: str) -> int:
+def minor_of(text: str, currency: str) -> int:
     digits = MINOR_DIGITS[currency]
     try:
         minor = Decimal(text).scaleb(digits)

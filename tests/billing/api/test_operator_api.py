@@ -260,6 +260,11 @@ def test_exports_are_made_by_a_worker_for_operators_and_for_tenants(api: Api) ->
         assert api.get(path).status_code == 404 and key.get(path).status_code in (403, 404)
     assert error_of(key.post("tenants/acme/exports/", {"first": "2026-08-02", "last": "2026-08-01"}))[::2] == (400, "last")
     assert error_of(api.post("operator/exports/", {"month": "august"}))[::2] == (400, "month")
+    for caller, path in ((key, mine), (api, theirs)):
+        assert caller.post(f"{path}cancel/").status_code == 409, "it is over"
+    again = api.post("operator/exports/", {"month": "2026-08"}).json()["id"]
+    assert api.post(f"operator/exports/{again}/cancel/").json()["state"] == "cancelled"
+    assert key.post(f"tenants/acme/exports/{again}/cancel/").status_code == 404
 
 
 def test_a_reconciliation_is_asked_for_once_and_done_by_a_worker(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

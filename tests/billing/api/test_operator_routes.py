@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from billing.api.routes import OF_OPERATORS
+from billing.account_models import ExchangeRate, TaxRate
+from billing.api import routes as billing
 from billing.closing_models import ClosingRun
+from billing.gpu_cost_models import GpuCost
 from billing.models import Adjustment, Grant, Price, Reconciliation
+from billing.re_rating_models import ReRating
+from dashboard.api import routes as dashboard
 from inference.models import WeightCopy
 from tenants.access import Scope
+from tenants.api import urls as tenants
 from tenants.api.base import OperatorView
-from tenants.models import AuditEntry, User
+from tenants.models import AuditEntry, OperatorVisit, User
 from tenants.services.members import ensure_operator
 from tests.dashboard.furnished import Furnished, furnish
 from tests.tenants.api.cast import Api, code_of, with_key
@@ -23,6 +28,8 @@ from tests.workers.broker import Broker
 from workers.models import OutboxEntry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("company")]
+OF_OPERATORS = billing.OF_OPERATORS | tenants.OF_OPERATORS | dashboard.OF_OPERATORS
+TAKE_NO_BODY = ("reconciliations/", "tenants/<slug:tenant>/resume/", "visits/end/", "exports/<uuid:export_id>/cancel/")
 ASK_FOR_PARAMETERS = ("versions/", "capacity/")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
@@ -56,7 +63,8 @@ def calls(acme: Furnished) -> Iterator[tuple[str, str]]:
 
 def everything() -> tuple[Any, ...]:
     tables = (AuditEntry, Grant, Price, Adjustment, ClosingRun, Reconciliation, OutboxEntry, WeightCopy)
-    return tuple(table._default_manager.count() for table in tables)
+    rates = (TaxRate, ExchangeRate, GpuCost, ReRating, OperatorVisit)
+    return tuple(table._default_manager.count() for table in (*tables, *rates))
 
 
 def test_every_route_is_an_operators_view_that_asks_before_it_does_anything() -> None:
@@ -115,7 +123,7 @@ def test_an_operator_reads_every_route_and_unknown_ones_and_empty_bodies_are_err
         for method in ("POST", "PUT"):
             if not hasattr(view, method.lower()):
                 assert code_of(caller.call(method, path, {})) == "method_not_allowed", path
-            elif route not in ("reconciliations/", "tenants/<slug:tenant>/resume/"):  # these take no body
+            elif route not in TAKE_NO_BODY:
                 before, refused = everything(), {400, 404} if "<id:" in route else {400}
                 assert caller.call(method, path, {}).status_code in refused, path
                 assert caller.call(method, path, ["x"]).status_code in refused, path

@@ -2,24 +2,23 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
-from inference.models import ControlChange, Replica, ReplicaState
+from inference.models import ControlChange, Pool, Replica, ReplicaState
 from inference.policy.autoscale import Why
 from inference.scaling_models import ScaleDecision, WakeUp
 from inference.services import wake_ups
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
+from inference.services.registry import register_model
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
-from tests.inference.services.scaled_pool import node, pool, scaled_pool, serving, shown
-from workers.effects import EFFECTS
-from workers.models import OutboxEntry
-from workers.services.outbox import carry_out
+from inference.services.wanted import Fitted, want_what_fits
+from tests.inference.services.scaled_pool import SPEC, node, pool, scaled_pool, serving, shown
 
 pytestmark = pytest.mark.django_db
 T = TypeVar("T")
@@ -51,21 +50,6 @@ def test_one_row_one_start_one_decision_and_the_row_goes_once_it_serves() -> Non
     Replica.objects.update(state=ReplicaState.READY)
     wake_pools()
     assert not WakeUp.objects.exists()
-
-
-def test_a_worker_is_told_at_once_and_what_it_is_told_twice_or_late_changes_nothing() -> None:
-    scaled_pool()
-    ask()
-    (entry,) = OutboxEntry.objects.filter(kind="wake up")
-    assert carry_out(entry.id, EFFECTS) and serving() == 1
-    assert not carry_out(entry.id, EFFECTS)
-    wake_pools()
-    assert Replica.objects.count() == 1
-    late = OutboxEntry.objects.create(kind="wake up", ids=entry.ids, due_at=timezone.now())
-    Replica.objects.update(state=ReplicaState.READY)
-    wake_pools()
-    assert carry_out(late.id, EFFECTS) and not WakeUp.objects.exists()
-    assert Replica.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -157,17 +141,21 @@ def test_the_data_plane_is_told_how_long_it_may_hold_and_what_a_start_takes() ->
     assert told is not None and told.payload is not None and told.payload["hold_limit_s"] == 0
 
 
-def test_autoscaling_that_is_switched_off_while_a_worker_takes_the_row_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autoscaling_that_is_switched_off_while_pools_are_woken_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
     scaled_pool()
-    ask()
-    (entry,) = OutboxEntry.objects.filter(kind="wake up")
+    register_model(public_id="n", actor="test", version=SPEC)
+    set_pool(public_id="n", changes={"is_autoscaled": True, "max_replicas": 5}, actor="test")
+    ask("m")
+    ask("n")
 
-    def meanwhile() -> datetime:
-        set_pool(public_id="m", changes={"is_autoscaled": False}, actor="test")
-        return timezone.now()
+    def meanwhile(*, pool: Pool, **wanted: Any) -> Fitted:
+        other = "n" if pool.model.public_id == "m" else "m"
+        set_pool(public_id=other, changes={"is_autoscaled": False}, actor="test")
+        return want_what_fits(pool=pool, **wanted)
 
-    monkeypatch.setattr(wake_ups, "database_now", meanwhile)
-    assert carry_out(entry.id, EFFECTS)
-    assert not Replica.objects.exists()
-    told = ControlChange.objects.filter(kind="model", key="m").order_by("-id")[0].payload
+    monkeypatch.setattr(wake_ups, "want_what_fits", meanwhile)
+    assert wake_pools() == 1
+    off = Pool.objects.get(is_autoscaled=False)
+    assert not Replica.objects.filter(pool=off).exists()
+    told = ControlChange.objects.filter(kind="model", key=off.model.public_id).order_by("-id")[0].payload
     assert told is not None and told["hold_limit_s"] == 0

@@ -104,7 +104,7 @@ def test_every_route_is_a_tenants_view_or_known_to_be_none() -> None:
     known = {f"tenants/<slug:tenant>/{rest}" for rest in OF_TENANT} | open_to_nobody_in_particular
     known |= {
         f"operator/{rest}" for rest in OF_OPERATORS
-    }  # test_operator_routes.py of billing, test_rollout_api.py of inference
+    }  # test_operator_routes.py of billing (all but inference's), test_rollout_api.py of inference
     assert {str(pattern.pattern) for pattern in urlpatterns} == known
     for view in OF_TENANT.values():
         assert issubclass(view, TenantView)
