@@ -19,6 +19,7 @@ from inference.policy.autoscale_tunables import AutoscaleTunables, ScaleBounds
 from inference.policy.autoscale_view import seen_of
 from inference.services.autoscale_memory import begin_look, keep
 from inference.services.database_clock import database_now
+from inference.services.holding import hold_pool
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
 
@@ -48,8 +49,10 @@ def _alone(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables:
 
 
 def _autoscale(pool: Pool, shown: Mapping[str, Any] | None, now: datetime, tunables: AutoscaleTunables) -> bool:
-    assert pool.version is not None
     with transaction.atomic():
+        pool = hold_pool(pool.pk)
+        if not pool.is_autoscaled or pool.version is None:
+            return False  # switched off since the pools were read
         memory = begin_look(pool=pool, now=now)
         if memory is None:
             return False

@@ -11,7 +11,8 @@ from django.db import transaction
 
 from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownReplica
-from inference.models import Pool, Replica, ReplicaState
+from inference.models import Replica, ReplicaState
+from inference.services.holding import hold_pool
 from inference.services.wanted import AGENTS, request
 from tenants.services.audit import record_audit
 
@@ -44,7 +45,7 @@ def replace(replica: Replica, *, not_on: str = "") -> str:
     """
     assert replica.version is not None, "a managed replica has a version"
     with transaction.atomic():
-        Pool.objects.select_for_update().get(pk=replica.pool_id)  # as `want` does: one at a time a pool
+        hold_pool(replica.pool_id)
         new = request(replica.pool, replica.version, is_standby=replica.is_standby, not_on=not_on, rather_on=replica.node)
         mine = Replica.objects.filter(pk=replica.pk, is_wanted=True, replaced_by="")
         if not mine.update(replaced_by=new):

@@ -9,6 +9,7 @@ from headway.errors import InvalidInput
 from inference.engines.options import check_pool_args
 from inference.models import Pool, Replica
 from inference.policy.brain_tunables import targets_of
+from inference.services.holding import hold_pool
 from inference.services.registry import TARGET_FIELDS, pool_of, publish_model
 from inference.services.replicas import LIVE_STATES, publish_replica
 from inference.services.wanted import MAX_REPLICAS, want, wanted_counts
@@ -33,7 +34,7 @@ def set_pool(*, public_id: str, changes: Mapping[str, int | None], actor: str) -
     unknown = sorted(changes.keys() - {*BOUNDS, *SCALING, *TARGET_FIELDS})
     assert not unknown, f"no fields of a pool: {unknown}"
     with transaction.atomic():
-        pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+        pool = hold_pool(pool_of(public_id).pk)
         before = {name: getattr(pool, name) for name in changes}
         for name, value in changes.items():
             setattr(pool, name, value)
@@ -55,7 +56,7 @@ def set_pool_engine_args(*, public_id: str, engine_args: list[str], actor: str) 
     """For replicas that are started from then on, over their version's. Raises UnknownModel, InvalidInput."""
     check_pool_args(engine_args)
     with transaction.atomic():
-        pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+        pool = hold_pool(pool_of(public_id).pk)
         before, pool.engine_args = pool.engine_args, engine_args
         pool.save(update_fields=["engine_args"])
         record_audit(

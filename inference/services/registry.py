@@ -12,6 +12,7 @@ from inference.errors import ModelExists, UnknownModel
 from inference.models import Model, ModelVersion, Pool, Replica, ReplicaKind, ReplicaState, new_replica_id
 from inference.policy.decisions import Tier
 from inference.services import control
+from inference.services.holding import hold_pool
 from inference.services.replica_starts import usual_start_s
 from inference.services.replicas import publish_replica
 from inference.services.rollouts.split import versions_payload
@@ -62,8 +63,8 @@ def register_version(*, public_id: str, spec: VersionSpec, actor: str) -> ModelV
     Raises UnknownModel, InvalidInput.
     """
     spec.check()
-    pool = pool_of(public_id)
     with transaction.atomic():
+        pool = hold_pool(pool_of(public_id).pk)
         version = _add_version(model=pool.model, pool=pool, spec=spec, actor=actor)
         publish_model(pool)
         record_audit(actor=actor, action="version.register", target=str(version), after={"weights": spec.weights_uri})

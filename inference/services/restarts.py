@@ -1,8 +1,9 @@
 """Restart all engines of a model, one after the other: a new engine in each one's place (moving.py).
 
 Each is begun once the one before it has stopped and the one in its place is certified. Where no node has room for two, a
-replica that serves is drained first only while every other one that is to serve does: so the pool is never more than one
-short. One in whose place nothing comes up ends the restart; what was not restarted yet serves on.
+replica that serves is drained first only while every other one that is to serve does, and another of its version is among
+them: so the pool is never more than one short, and no version is left without one that serves. One in whose place nothing
+comes up ends the restart; what was not restarted yet serves on.
 """
 
 import structlog
@@ -14,6 +15,7 @@ from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom
 from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaState
+from inference.services.holding import hold_pool
 from inference.services.moving import CERTIFIED, in_its_place, keep_after_all, replace
 from inference.services.registry import pool_of
 from inference.services.replicas import HELD
@@ -68,7 +70,7 @@ def _take(pk: int) -> bool:
         restart = RollingRestart.objects.select_for_update().select_related("pool__model").filter(pk=pk, ended_at=None).first()
         if restart is None:
             return False  # somebody else has ended it
-        Pool.objects.select_for_update().get(pk=restart.pool_id)  # as `want` does: one at a time a pool
+        hold_pool(restart.pool_id)
         if restart.replica and not _is_settled(restart):
             return restart.ended_at is not None
         return _begin_next(restart)
@@ -103,9 +105,9 @@ def _begin_next(restart: RollingRestart) -> bool:
     try:
         new = replace(replica)
     except NoNodeHasRoom:
-        short = [other.id for other in staying.values() if other.id != replica.id and not _does_its_part(other)]
-        if short and replica.state == _S.READY:
-            _say(restart, f"no node has room for two, and others do not serve: {', '.join(short)}")
+        missing = _missing_without(replica, [other for other in staying.values() if other.id != replica.id])
+        if missing:
+            _say(restart, f"no node has room for two, and {missing}")
             return False
         AGENTS.drain([replica])
         new = in_its_place(replica)
@@ -115,8 +117,15 @@ def _begin_next(restart: RollingRestart) -> bool:
     return False
 
 
-def _does_its_part(replica: Replica) -> bool:
-    return replica.is_standby or replica.state == _S.READY
+def _missing_without(replica: Replica, others: list[Replica]) -> str:
+    """Why it cannot be drained before another one is there; empty if it can."""
+    if replica.state != _S.READY:
+        return ""
+    short = [other.id for other in others if not other.is_standby and other.state != _S.READY]
+    if short:
+        return f"others do not serve: {', '.join(short)}"
+    alike = any(other.state == _S.READY and other.version_id == replica.version_id for other in others)
+    return "" if alike else f"{replica.id} is the only one of {replica.version} that serves"
 
 
 def _staying(pool: Pool) -> list[Replica]:

@@ -13,6 +13,7 @@ from inference.models import Pool, Replica, ReplicaState
 from inference.scaling_models import WakeUp
 from inference.services.autoscale_memory import note_woken
 from inference.services.database_clock import database_now
+from inference.services.holding import hold_pool
 from inference.services.registry import publish_model
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
@@ -58,7 +59,7 @@ def wake_pools(*, now: datetime | None = None) -> int:
     """Act on rows that nobody has acted on, and forget those that are over. Returns how many pools were woken."""
     now = now or database_now()
     num_woken = 0
-    for row in WakeUp.objects.select_related("pool__version", "pool__model"):
+    for row in WakeUp.objects.select_related("pool"):
         if row.refused and row.asked_at < now - REFUSED_FOR:
             row.delete()
         elif row.taken_at is None and not row.refused:
@@ -70,8 +71,8 @@ def wake_pools(*, now: datetime | None = None) -> int:
 
 def _wake(row: WakeUp, now: datetime) -> bool:
     """Of several workers one does it: who has marked the row."""
-    pool = row.pool
     with transaction.atomic():
+        pool = hold_pool(row.pool_id)
         if not WakeUp.objects.filter(pool=pool, taken_at=None, refused="").update(taken_at=now):
             return False
         refused = _start_one(pool, row.asked_by, now)

@@ -15,6 +15,7 @@ from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import CellLauncher
 from inference.launchers.node_agents import NodeAgents
 from inference.models import ModelVersion, Pool, Replica, ReplicaState, new_replica_id
+from inference.services.holding import hold_pool
 from inference.services.replicas import LIVE_STATES, publish_replica
 
 AGENTS: CellLauncher = NodeAgents()
@@ -56,7 +57,7 @@ def want(
     if serving < 0 or warm < 0 or serving + warm > MAX_REPLICAS:
         raise InvalidInput(f"replicas must lie between 0 and {MAX_REPLICAS}", param="replicas")
     with transaction.atomic():
-        Pool.objects.select_for_update().get(pk=pool.pk)  # one at a time a pool
+        hold_pool(pool.pk)
         kept, removed = _split(_wanted_of(pool, version, in_flight), serving + warm)
         AGENTS.drain(removed)
         woken, rested = _place_in_rotation(kept, serving)

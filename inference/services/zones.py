@@ -20,6 +20,7 @@ from inference.launchers.node_agents import room_on
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.database_clock import database_now
 from inference.services.heartbeats import live_nodes
+from inference.services.holding import hold_pool
 from inference.services.moving import keep_after_all, replace
 from inference.services.wanted import AGENTS
 from tenants.services.audit import record_audit
@@ -90,6 +91,8 @@ def drain_zone(*, zone: str, actor: str, is_forced: bool = False, limit_s: int =
             raise ZoneCannotGo(f"zone {zone} is not drained: {capacity.problem}", **capacity.as_dict())
         names = [node.name for node in nodes_of(zone)]
         rows = Replica.objects.filter(node__in=names).exclude(state=_S.STOPPED).select_related("pool__model", "version")
+        for pool_id in sorted(set(rows.values_list("pool_id", flat=True))):
+            hold_pool(pool_id)
         drain = _record(zone, actor, is_forced, limit_s, names, list(rows), capacity)
         NodeHeartbeat.objects.filter(zone=zone).update(is_cordoned=True)
         _move_all([row for row in rows.order_by("created_at", "id") if row.is_wanted and not row.replaced_by], is_forced)

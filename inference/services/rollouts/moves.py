@@ -11,6 +11,7 @@ from inference.errors import RolloutMoved, UnknownRollout
 from inference.models import Pool
 from inference.policy.rollout_gates import Verdict
 from inference.rollout_models import TRANSITIONS, Rollout, RolloutEvent, RolloutState
+from inference.services.holding import hold_pool
 from inference.services.registry import publish_model
 
 log = structlog.get_logger(__name__)
@@ -29,8 +30,7 @@ def rollout_numbered(number: int | str) -> Rollout:
 
 def held_pool(rollout: Rollout) -> Pool:
     """Its pool, on which every change of a rollout waits for the others. Call it first in a transaction."""
-    Pool.objects.select_for_update().get(model_id=rollout.model_id)
-    pool = Pool.objects.select_related("model", "version").get(model_id=rollout.model_id)
+    pool = hold_pool(Pool.objects.values_list("pk", flat=True).get(model_id=rollout.model_id))
     rollout.refresh_from_db()
     return pool
 

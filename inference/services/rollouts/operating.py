@@ -11,6 +11,7 @@ from inference.errors import RolloutMoved, RolloutOpen
 from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.database_clock import database_now
+from inference.services.holding import hold_pool
 from inference.services.registry import pool_of
 from inference.services.rollouts.approving import check_certified, check_maker, give_approval
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
@@ -46,7 +47,7 @@ def create_rollout(
         raise InvalidInput(f"the window is 0 to {MAX_S} s, and 0 to 1000 replicas are kept warm in it", param="window_s")
     try:
         with transaction.atomic():
-            pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+            pool = hold_pool(pool_of(public_id).pk)
             version = version_named(pool.model, to)
             if pool.version is None or version.pk == pool.version_id:
                 raise InvalidInput(f"{version} is the stable version already", param="to")

@@ -10,6 +10,7 @@ from django.utils import timezone
 from headway.errors import InvalidInput
 from inference.models import ModelVersion, Pool, Replica, ReplicaState
 from inference.rollout_models import VersionPin
+from inference.services.holding import hold_pool
 from inference.services.registry import pool_of, publish_model
 from inference.services.rollouts.fleet import settle_fleet
 from inference.services.rollouts.pin_reads import pinnable_versions
@@ -28,7 +29,7 @@ def pin_version(*, tenant: Any, public_id: str, label: str, actor: str, is_self_
     """
     with transaction.atomic():
         hold_tenant(tenant)
-        pool = _held(public_id)
+        pool = hold_pool(pool_of(public_id).pk)
         version, now = version_named(pool.model, label), timezone.now()
         if version.retired_at or (version.retires_at and version.retires_at <= now):
             raise InvalidInput(f"{version} is retired", param="version")
@@ -46,7 +47,7 @@ def unpin_version(*, tenant: Any, public_id: str, actor: str) -> bool:
     """The tenant goes with the stable version again. False: it was not pinned. Raises UnknownModel."""
     with transaction.atomic():
         hold_tenant(tenant)
-        pool = _held(public_id)
+        pool = hold_pool(pool_of(public_id).pk)
         pin = VersionPin.objects.filter(tenant_id=tenant.id, model=pool.model).select_related("version").first()
         if pin is None:
             return False
@@ -86,12 +87,6 @@ def drop_pins(tenants: Sequence[Any], pool: Pool, version: ModelVersion, *, acto
         VersionPin.objects.filter(tenant_id=tenant.id, version=version).delete()
         publish_terms_of(tenant)
         _audit(tenant, pool, actor, version, None)
-
-
-def _held(public_id: str) -> Pool:
-    pool = pool_of(public_id)
-    Pool.objects.select_for_update().get(pk=pool.pk)
-    return Pool.objects.select_related("model", "version").get(pk=pool.pk)
 
 
 def _follow(pool: Pool, tenant: Any, now: datetime) -> None:

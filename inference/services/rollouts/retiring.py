@@ -9,6 +9,7 @@ from django.utils import timezone
 from headway.errors import InvalidInput
 from inference.models import ModelVersion, Pool
 from inference.rollout_models import VersionPin
+from inference.services.holding import hold_pool
 from inference.services.registry import pool_of, publish_model
 from inference.services.rollouts.pins import drop_pins, hold_pinned
 from inference.services.rollouts.split import open_rollout
@@ -21,7 +22,7 @@ log = structlog.get_logger(__name__)
 def set_retirement(*, public_id: str, label: str, retires_at: datetime | None, actor: str) -> ModelVersion:
     """None takes it back. Raises UnknownModel, UnknownVersion, InvalidInput."""
     with transaction.atomic():
-        pool = Pool.objects.select_for_update().get(pk=pool_of(public_id).pk)
+        pool = hold_pool(pool_of(public_id).pk)
         version = version_named(pool.model, label)
         _check(pool, version, retires_at)
         before, version.retires_at = version.retires_at, retires_at
@@ -43,9 +44,7 @@ def retire_due(*, now: datetime) -> int:
     for version in ModelVersion.objects.filter(retired_at=None, retires_at__lte=now).select_related("model").order_by("id"):
         with transaction.atomic():
             tenants = hold_pinned(version)
-            pool = (
-                Pool.objects.select_for_update(of=("self",)).select_related("model", "version").get(model_id=version.model_id)
-            )
+            pool = hold_pool(pool_of(version.model.public_id).pk)
             rollout = open_rollout(pool)
             if version.pk == pool.version_id or (rollout and version.pk in {rollout.from_version_id, rollout.to_version_id}):
                 log.warning("version_not_retired", version=str(version), reason="it is stable, or a rollout needs it")

@@ -16,6 +16,7 @@ from inference.errors import RolloutMoved
 from inference.models import Pool, Replica
 from inference.rollout_models import ENDED, Rollout, RolloutState, VersionPin
 from inference.services.database_clock import database_now
+from inference.services.holding import hold_pool
 from inference.services.replicas import LIVE_STATES
 from inference.services.rollouts.advancing import tick_rollout
 from inference.services.rollouts.fleet import fleet_of, is_way_back_open, settle_fleet, settle_stable
@@ -58,7 +59,7 @@ def settle_all(*, now: datetime) -> None:
     wanted = Q(pk__in=beside.values("pool_id")) | Q(model_id__in=pinned.values("model_id"))
     for pool in Pool.objects.filter(wanted | Q(model_id__in=promoted.values("model_id")), version__isnull=False):
         with transaction.atomic():
-            settle_fleet(_held(pool), now=now)
+            settle_fleet(hold_pool(pool.pk), now=now)
 
 
 def refill_stable() -> None:
@@ -71,12 +72,7 @@ def refill_stable() -> None:
     pools = Pool.objects.filter(version__isnull=False, is_autoscaled=False).annotate(there=Count("replicas", filter=counts))
     for pool in pools.filter(there__lt=F("desired_replicas") + F("warm_replicas")).order_by("id"):
         with transaction.atomic():
-            settle_stable(_held(pool))
-
-
-def _held(pool: Pool) -> Pool:
-    Pool.objects.select_for_update().get(pk=pool.pk)
-    return Pool.objects.select_related("model", "version").get(pk=pool.pk)
+            settle_stable(hold_pool(pool.pk))
 
 
 def watch_promoted(rollout: Rollout, *, now: datetime) -> None:

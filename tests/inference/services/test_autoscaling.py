@@ -1,5 +1,6 @@
 """The autoscaler's tick on real rows: who decides, what becomes of it, what is written down."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from inference.scaling_models import ScaleDecision, ScaleMemory
 from inference.services.autoscale_memory import as_row, memory_of
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
-from inference.services.registry import register_version
+from inference.services.registry import register_model, register_version, scale
 from inference.services.scale_decisions import forget_old_scaling
 from inference.services.wanted import want
 from tests.inference.services.scaled_pool import SPEC, all_ready, have, node, pool, scaled_pool, serving, shown
@@ -174,3 +175,30 @@ def test_old_decisions_go() -> None:
     assert forget_old_scaling(now=at(13 * 86_400)) == 0
     assert forget_old_scaling(now=at(15 * 86_400)) == 1
     assert Pool.objects.exists()
+
+
+class Shown(dict[str, Any]):
+    """What a dispatcher shows, asked for in the middle of a look."""
+
+    def __init__(self, shown: dict[str, Any], meanwhile: Callable[[], object]) -> None:
+        super().__init__(shown)
+        self._meanwhile = meanwhile
+
+    def get(self, *asked: Any) -> Any:
+        self._meanwhile()
+        return super().get(*asked)
+
+
+def test_what_an_operator_sets_while_pools_are_looked_at_holds() -> None:
+    scaled_pool(min_replicas=1)
+    register_model(public_id="n", actor="test", version=SPEC)
+    set_pool(public_id="n", changes={"is_autoscaled": True, "max_replicas": 5, "min_replicas": 1}, actor="test")
+
+    def meanwhile() -> None:
+        set_pool(public_id="n", changes={"is_autoscaled": False}, actor="test")
+        scale(public_id="n", replicas=3, actor="test", node="n1")
+
+    autoscale_pools(shown=Shown(shown(), meanwhile), now=at(0))
+    other = Pool.objects.get(model__public_id="n")
+    assert other.desired_replicas == 3
+    assert Replica.objects.filter(pool=other, is_wanted=True).count() == 3

@@ -10,12 +10,12 @@ from inference.errors import UnknownModel
 from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaKind, ReplicaState
 from inference.services.fleet_sweep import look_after_fleet
-from inference.services.registry import register_replica
+from inference.services.registry import register_replica, register_version
 from inference.services.replicas import HELD
 from inference.services.restarts import cancel_restart, restart_model
 from inference.services.wanted import want
 from tenants.models import AuditEntry
-from tests.inference.services.fleet import node, now_serves, pool_of, serving, stable, stopped
+from tests.inference.services.fleet import SPEC, node, now_serves, pool_of, serving, stable, stopped
 
 pytestmark = pytest.mark.django_db
 S = ReplicaState
@@ -88,6 +88,26 @@ def test_without_room_the_next_waits_until_every_other_one_serves() -> None:
     now_serves(second.id)
     look_after_fleet()
     assert (fresh(restart).replica, ready()) == (first.id, {second.id})
+
+
+def test_b126_without_room_the_only_one_of_its_version_serves_until_there_is_room() -> None:
+    """The candidate of a rollout would be rolled back, tenants pinned to it refused."""
+    node("a", max_replicas=3)
+    pool = pool_of()
+    serving(pool, 2)
+    candidate = register_version(public_id="m", spec=SPEC, actor="test")
+    (alone,) = want(pool=pool, version=candidate, serving=1).added
+    now_serves(alone)
+    restart = begin()
+    for _ in range(20):
+        assert alone in ready()
+        agents_work()
+        look_after_fleet()
+    assert (fresh(restart).verdict, fresh(restart).waiting, len(fresh(restart).done)) == ("running", [alone], 2)
+    assert f"{alone} is the only one of m v2 that serves" in fresh(restart).reason
+    node("b")
+    over = until_over(restart, at_least=3)
+    assert (over.verdict, len(over.done), alone in ready()) == ("done", 3, False)
 
 
 def test_the_next_is_begun_once_the_one_before_it_has_stopped() -> None:

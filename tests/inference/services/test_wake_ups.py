@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
-from inference.models import ControlChange, Replica, ReplicaState
+from inference.models import ControlChange, Pool, Replica, ReplicaState
 from inference.policy.autoscale import Why
 from inference.scaling_models import ScaleDecision, WakeUp
+from inference.services import wake_ups
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
+from inference.services.registry import register_model
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
-from tests.inference.services.scaled_pool import node, pool, scaled_pool, serving, shown
+from inference.services.wanted import Fitted, want_what_fits
+from tests.inference.services.scaled_pool import SPEC, node, pool, scaled_pool, serving, shown
 
 pytestmark = pytest.mark.django_db
 T = TypeVar("T")
@@ -136,3 +139,23 @@ def test_the_data_plane_is_told_how_long_it_may_hold_and_what_a_start_takes() ->
     set_pool(public_id="m", changes={"is_autoscaled": False}, actor="test")
     told = ControlChange.objects.filter(kind="model").order_by("-id").first()
     assert told is not None and told.payload is not None and told.payload["hold_limit_s"] == 0
+
+
+def test_autoscaling_that_is_switched_off_while_pools_are_woken_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaled_pool()
+    register_model(public_id="n", actor="test", version=SPEC)
+    set_pool(public_id="n", changes={"is_autoscaled": True, "max_replicas": 5}, actor="test")
+    ask("m")
+    ask("n")
+
+    def meanwhile(*, pool: Pool, **wanted: Any) -> Fitted:
+        other = "n" if pool.model.public_id == "m" else "m"
+        set_pool(public_id=other, changes={"is_autoscaled": False}, actor="test")
+        return want_what_fits(pool=pool, **wanted)
+
+    monkeypatch.setattr(wake_ups, "want_what_fits", meanwhile)
+    assert wake_pools() == 1
+    off = Pool.objects.get(is_autoscaled=False)
+    assert not Replica.objects.filter(pool=off).exists()
+    told = ControlChange.objects.filter(kind="model", key=off.model.public_id).order_by("-id")[0].payload
+    assert told is not None and told["hold_limit_s"] == 0

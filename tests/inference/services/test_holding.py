@@ -1,0 +1,74 @@
+"""Who changes a pool waits for others who do, and never in a ring with those who publish."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+from django.db import connection, transaction
+
+from inference.models import Replica, ReplicaState
+from inference.services.holding import hold_pool
+from inference.services.registry import publish_model
+from inference.services.replicas import advance
+from inference.services.wanted import want
+from inference.services.zones import drain_zone
+from tests.inference.services.fleet import node, pool_of, serving, stable
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Other = Callable[[Callable[[], object]], Future[None]]
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def other() -> Iterator[Other]:
+    """Starts work beside the test, over a connection of its own."""
+    if connection.vendor == "sqlite":
+        pytest.skip("one writer at a time, for the whole of its transaction")
+
+    def work_and_close(work: Callable[[], object]) -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as threads:
+        yield lambda work: threads.submit(work_and_close, work)
+
+
+def until_somebody_waits() -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    with connection.cursor() as cursor:
+        while time.monotonic() < deadline_s:
+            cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted LIMIT 1")
+            if cursor.fetchone() is not None:
+                return
+            time.sleep(0.02)
+    raise AssertionError("nobody waits")
+
+
+def test_an_agent_tells_of_a_start_while_somebody_holds_the_pool(other: Other) -> None:
+    node("a")
+    pool = pool_of()
+    (replica_id,) = want(pool=pool, version=stable(pool), serving=1).added
+    with transaction.atomic():
+        held = hold_pool(pool.pk)
+        told = other(lambda: advance(replica_id=replica_id, expected=ReplicaState.REQUESTED, to=ReplicaState.STAGING))
+        told.result(timeout=WITHIN_S)
+        publish_model(held)
+    assert Replica.objects.get().state == ReplicaState.STAGING
+
+
+def test_a_zone_of_two_models_is_drained_while_the_second_ones_pool_is_changed(other: Other) -> None:
+    node("a", zone="north")
+    first, second = pool_of("m"), pool_of("n")
+    serving(first, 1)
+    serving(second, 1)
+    node("b", zone="south")
+    with transaction.atomic():
+        held = hold_pool(second.pk)
+        drained = other(lambda: drain_zone(zone="north", actor="test"))
+        until_somebody_waits()
+        publish_model(held)
+    drained.result(timeout=WITHIN_S)
+    assert Replica.objects.exclude(replaced_by="").count() == 2
