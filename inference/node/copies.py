@@ -11,10 +11,9 @@ import structlog
 from headway.errors import ConfigurationError, InvalidInput, Unavailable
 from inference.node.backoff import Backoff
 from inference.node.child import Cancelled, ChildFailed
-from inference.node.disk import bytes_below
 from inference.node.jobs import Job
 from inference.node.tools import Tools
-from inference.node.weight_files import Staged, find_whole
+from inference.node.weight_files import Staged, bytes_below, find_whole
 from inference.services.weight_copies import NodeCopies, WantedCopy
 from inference.weight_models import CopyState
 from inference.weight_uris import is_fetched, place_of

@@ -19,7 +19,7 @@ import structlog
 from inference.errors import BadWeights, NoRoom
 from inference.node.child import Cancelled
 from inference.node.hub_weights import DOWNLOADS
-from inference.node.weight_files import MANIFEST
+from inference.node.weight_files import MANIFEST, bytes_below
 from inference.node.weights import MakeRoom
 from inference.policy.disk_budget import Disk, Held, TooFull, room_for
 from inference.weight_uris import is_fetched, place_of
@@ -193,12 +193,3 @@ def _arguments_of(run: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError, KeyError):
         return [str(word) for word in json.loads(run.read_text())["arguments"]]
     return []
-
-
-def bytes_below(folder: Path) -> int:
-    found = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink():
-                found += path.stat().st_size
-    return found

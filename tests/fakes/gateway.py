@@ -203,7 +203,7 @@ async def running_gateway(
         feed_age_s=lambda: 0.0,
         brain_snapshot=host.snapshot,
         receipts=Receipts(find=lambda _tenant_id, _request_id: None),
-        edge=edge or EdgeTunables(),
+        edge=edge or EdgeTunables(queue_comment_s=10.0),  # a status comes first, however slow the machine is
     )
     listening = asyncio.Event()
     bound: socket.socket = bind("127.0.0.1", 0)

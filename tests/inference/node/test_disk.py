@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference.errors import NoRoom
 from inference.node.child import Cancelled
 from inference.node.disk import DiskSettings, WeightsDisk
-from inference.node.weight_files import MANIFEST, find_whole, write_manifest
+from inference.node.weight_files import MANIFEST, bytes_below, find_whole, write_manifest
 
 
 class Place:
@@ -233,3 +234,22 @@ def test_what_an_agent_killed_while_it_evicted_has_left_is_cleared(place: Place)
     place.disk().clear_leftovers()
     assert list(place.weights.iterdir()) == []
     assert find_whole(place.weights / ".evicted-1") is None
+
+
+def test_what_lies_below_a_folder_is_counted_while_others_take_it_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip removes the folder it downloads into while staging looks how far it is."""
+    for name in ("a/one.whl", "b/two.whl", "b/three.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345")
+    assert (bytes_below(tmp_path), bytes_below(tmp_path, ".whl"), bytes_below(tmp_path / "none")) == (15, 10, 0)
+    listed = os.scandir
+
+    def late(folder: Any) -> Any:
+        if str(folder).endswith("/b"):
+            for name in ("two.whl", "three.txt"):
+                (tmp_path / "b" / name).unlink()
+            (tmp_path / "b").rmdir()
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert bytes_below(tmp_path) == 5

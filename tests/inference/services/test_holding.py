@@ -15,7 +15,8 @@ from inference.services.wanted import want
 from inference.services.zones import drain_zone
 from tests.inference.services.fleet import node, pool_of, serving, stable
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# SQLite has one writer at a time, for the whole of its transaction.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_postgresql]
 Other = Callable[[Callable[[], object]], Future[None]]
 WITHIN_S = 60.0
 
@@ -23,8 +24,6 @@ WITHIN_S = 60.0
 @pytest.fixture
 def other() -> Iterator[Other]:
     """Starts work beside the test, over a connection of its own."""
-    if connection.vendor == "sqlite":
-        pytest.skip("one writer at a time, for the whole of its transaction")
 
     def work_and_close(work: Callable[[], object]) -> None:
         try:
