@@ -66,8 +66,8 @@ def pools(site: Site) -> Iterator[tuple[int, int]]:
     pooled, seen, key = site.shell(SET_UP)
 
     def is_noted() -> bool:
-        assert site.chat(key).status_code == 200
-        return bool(site.shell(LOOK))
+        # Until the gateway has heard of the key it is refused.
+        return site.chat(key).status_code == 200 and bool(site.shell(LOOK))
 
     eventually(is_noted, within_s=60, what="the minute of the request is kept")
     yield pooled, seen
@@ -75,7 +75,8 @@ def pools(site: Site) -> Iterator[tuple[int, int]]:
 
 
 def ink(page: Page, *, charts: int) -> None:
-    expect(page.locator("#charts [data-chart] canvas")).to_have_count(charts)
+    """At least so many: those of other tiers are there where somebody has asked for them."""
+    expect(page.locator("#charts [data-chart] canvas").nth(charts - 1)).to_be_visible()
     assert all(points > 500 for points in page.evaluate(INK)), page.evaluate(INK)
 
 
@@ -128,13 +129,13 @@ def test_decisions_are_found_by_their_pool_with_what_they_were_decided_on(
 ) -> None:
     page = open_browser("pool-operator").page
     page.goto("/operator/pools/")
-    page.get_by_role("link", name="Its decisions").click()
+    page.get_by_role("region", name="pooled", exact=True).get_by_role("link", name="Its decisions").click()
     row = page.get_by_role("row", name=re.compile("prompts wait longer"))
     expect(row).to_contain_text("prompts load 2.5")
     expect(page.get_by_role("row")).to_have_count(3)
     page.get_by_label("Pool of").select_option(MODEL)
-    expect(page.get_by_text("or not this pool")).to_be_visible()
-    page.get_by_role("link", name="Show all pools").click()
+    expect(row).to_have_count(0)
+    page.goto("/operator/scaling/")
     expect(row).to_be_visible()
 
 
