@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -19,6 +20,7 @@ from headway.certificates import Certificates
 from headway.clock import SystemClock
 from headway.errors import ConfigurationError
 from inference.dispatch.dispatcher import Dispatcher
+from inference.dispatch.doors import AttachedBrain, HostedBrain
 from inference.dispatch.wake_desk import WakeDesk
 from inference.gateway.drain import commit_durably
 from inference.gateway.edge import EdgeTunables
@@ -171,36 +173,23 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
     One that is no worker hosts the brain, if nobody else of the installation does.
     """
     clock, state, name = SystemClock(), ControlState(), gateway_name(settings.NODE_NAME)
-    snapshot = settings.HOME.snapshots / SNAPSHOT_NAME
     desk = WakeDesk(name)  # idle in a process that does not decide
     feed = Feed(
         state,
         gateway=name,
-        snapshot_path=snapshot,
+        snapshot_path=settings.HOME.snapshots / SNAPSHOT_NAME,
         tunables=FeedTunables.from_env(),
         clock=clock,
         place=place,
         errand=desk.work,
     )
     dispatcher, brain = attach(state, clock, name) if is_worker else host_or_attach(state, clock, name, desk)
-    gateway_tunables, upstream_tunables = GatewayTunables.from_env(), UpstreamTunables.from_env()
 
-    def commit(drafts: list[UsageDraft]) -> None:
-        commit_durably(drafts)
-        brain.acknowledge(drafts)
-
-    shadow_tunables = ShadowTunables.from_env()
-    scores, shadow_budget = ShadowScores(shadow_tunables.max_scores), ShadowBudget()
-
+    shadow_tunables, shadow_budget = ShadowTunables.from_env(), ShadowBudget()
+    scores = ShadowScores(shadow_tunables.max_scores)
     certificates = Certificates(settings.HOME.tls)
     trust = Trust(certificates.revocations)
-
-    def beside_records() -> None:
-        scores.flush()
-        shadow_budget.refill()
-        trust.look()
-
-    journal = Journal(settings.HOME.journal, name, JournalTunables.from_env(), commit=commit, also=beside_records)
+    journal = _journal(name, brain, scores.flush, shadow_budget.refill, trust.look)
     tokenisers = TokeniserStore(settings.HOME.tokenisers, from_database)
     state.on_routes_changed(lambda: tokenisers.want(state.tokenisers()))
     parts = GatewayParts(
@@ -208,10 +197,10 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
         state=state,
         dispatcher=dispatcher,
         journal=journal,
-        upstream=UpstreamPool(upstream_tunables, node_tls=certificates.client_tls().get),
+        upstream=UpstreamPool(UpstreamTunables.from_env(), node_tls=certificates.client_tls().get),
         metrics=metrics,
         clock=clock,
-        tunables=gateway_tunables,
+        tunables=GatewayTunables.from_env(),
         zone=settings.ZONE,
         ticket_secret=settings.SECRET_KEY,
         edge=EdgeTunables.from_env(),
@@ -224,6 +213,20 @@ def build_gateway(metrics: Metrics, place: Place, *, is_worker: bool = False) ->
     )
     parts.shadow = Shadower(parts, scores, shadow_budget, shadow_tunables)
     return GatewayProcess(parts=parts, dispatcher=dispatcher, journal=journal, feed=feed, tokenisers=tokenisers)
+
+
+def _journal(gateway: str, brain: HostedBrain | AttachedBrain, *beside: Callable[[], object]) -> Journal:
+    """`beside`: what else the thread that drains it carries to and from the database."""
+
+    def commit(drafts: list[UsageDraft]) -> None:
+        commit_durably(drafts)
+        brain.acknowledge(drafts)
+
+    def also() -> None:
+        for work in beside:
+            work()
+
+    return Journal(settings.HOME.journal, gateway, JournalTunables.from_env(), commit=commit, also=also)
 
 
 def _tracer(gateway: str) -> Tracer:

@@ -165,7 +165,7 @@ def _check(request_id: str | None, amount_picos: int, kind: str, reason: str) ->
     if not amount_picos or abs(amount_picos) > MAX_PICOS:
         most = picos_to_usd(MAX_PICOS // 10**12 * 10**12)
         raise InvalidInput(f"an adjustment changes something, by at most {most} US dollars", param="amount")
-    if not len(reason.strip()) >= 1 or len(reason) > MAX_REASON_CHARS:
+    if not reason.strip() or len(reason) > MAX_REASON_CHARS:
         raise InvalidInput(f"say why, in 1 to {MAX_REASON_CHARS} characters: it is shown beside the amount", param="reason")
 
 

@@ -128,7 +128,7 @@ class Attempts:
             await self._end_at_once(further)
             return
         record.resumes += 1
-        keeps_version = self._keeps_version(grant.replica)
+        keeps_version = self._moves_to(grant.replica)
         record.is_resumed_exactly = record.is_resumed_exactly and is_exact(self._request) and keeps_version
         exchange.parts.metrics.resumed(is_exact=record.is_resumed_exactly)
         try:
@@ -137,8 +137,8 @@ class Attempts:
             # Not its message: that may quote the prompt, and the reason is logged.
             raise AttemptFailed(ENGINE_ERROR, f"it refuses to go on: {error.refusal.status}", error.refusal) from None
 
-    def _keeps_version(self, replica: ReplicaEntry) -> bool:
-        """Of an answer that goes on there; from now on it is of that one."""
+    def _moves_to(self, replica: ReplicaEntry) -> bool:
+        """The answer is of that one's version from now on. Whether it was before."""
         continuation = self._exchange.continuation
         assert continuation is not None
         before, continuation.version = continuation.version, replica.version

@@ -52,6 +52,28 @@ class CheapHistogram(Collector):
         yield family
 
 
+class JournalMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._depth = Gauge("headway_journal_depth", "Records not yet in the ledger.", registry=registry)
+        self._open = Gauge("headway_journal_open", "Records of requests that run.", registry=registry)
+        # Told so that the sum over processes says whether anything is wrong.
+        self._unhealthy = Gauge("headway_journal_unhealthy", "1: the journal cannot be written.", registry=registry)
+        self._refused = Counter("headway_journal_refused", "Records that the ledger refused.", registry=registry)
+        self._corrupt = Counter(
+            "headway_journal_corrupt", "Stretches of the journal that could not be read.", registry=registry
+        )
+        self._num_refused = self._num_corrupt = 0
+
+    def sample(self, journal: JournalLike) -> None:
+        self._depth.set(journal.depth())
+        self._open.set(journal.num_open)
+        self._unhealthy.set(not journal.is_healthy)
+        refused, corrupt = journal.num_refused, journal.num_corrupt
+        self._refused.inc(refused - self._num_refused)
+        self._corrupt.inc(corrupt - self._num_corrupt)
+        self._num_refused, self._num_corrupt = refused, corrupt
+
+
 class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -92,15 +114,7 @@ class Metrics:
         for histogram in (self._total, self._ttft, self._inter_event, self._queue, self._tokenise):
             registry.register(histogram)
         self._brain = BrainMetrics(registry)
-        self._journal_depth = Gauge("headway_journal_depth", "Records not yet in the ledger.", registry=registry)
-        self._journal_open = Gauge("headway_journal_open", "Records of requests that run.", registry=registry)
-        # Told so that the sum over processes says whether anything is wrong.
-        self._journal_unhealthy = Gauge("headway_journal_unhealthy", "1: the journal cannot be written.", registry=registry)
-        self._journal_refused = Counter("headway_journal_refused", "Records that the ledger refused.", registry=registry)
-        self._journal_corrupt = Counter(
-            "headway_journal_corrupt", "Stretches of the journal that could not be read.", registry=registry
-        )
-        self._num_refused = self._num_corrupt = 0
+        self._journal = JournalMetrics(registry)
         self._feed_age = Gauge("headway_feed_age_seconds", "Since the control feed was last read.", registry=registry)
         self._relay_cpu = Counter("headway_relay_cpu_seconds", "CPU time of the event loops.", registry=registry)
         self._relay_cpu_s = 0.0
@@ -155,13 +169,7 @@ class Metrics:
     ) -> None:
         if brain is not None:
             self.sample_brain(brain)
-        self._journal_depth.set(journal.depth())
-        self._journal_open.set(journal.num_open)
-        self._journal_unhealthy.set(not journal.is_healthy)
-        refused, corrupt = journal.num_refused, journal.num_corrupt
-        self._journal_refused.inc(refused - self._num_refused)
-        self._journal_corrupt.inc(corrupt - self._num_corrupt)
-        self._num_refused, self._num_corrupt = refused, corrupt
+        self._journal.sample(journal)
         self._feed_age.set(feed_age_s)
         cpu_s = time.thread_time()  # of this thread, which is the event loop's
         self._relay_cpu.inc(cpu_s - self._relay_cpu_s)
