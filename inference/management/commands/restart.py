@@ -31,7 +31,7 @@ class Command(HeadwayCommand):
             look_after_fleet()
             found.refresh_from_db()
         self.print_result(text_of(model, found), {name: getattr(found, name) for name in FIELDS}, as_json=json)
-        if found.verdict == RollingRestart.Verdict.FAILED:
+        if not (cancel or no_wait) and found.verdict != RollingRestart.Verdict.DONE:
             raise SystemExit(1)
 
 

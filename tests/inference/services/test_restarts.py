@@ -207,3 +207,12 @@ def test_the_command_says_how_far_it_came(capsys: Any) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "m: running; 0 of 2 restarted"
     assert said[1].startswith("m: cancelled (by ") and said[1].endswith("; 0 of 2 restarted")
+
+
+def test_who_waits_for_the_end_is_told_by_the_exit_code_that_another_has_cancelled_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    node("a")
+    serving(pool_of(), 2)
+    monkeypatch.setattr("time.sleep", lambda _s: cancel_restart(public_id="m", actor="another"))
+    with pytest.raises(SystemExit) as ended:
+        call_command("restart", "m")
+    assert ended.value.code == 1
