@@ -133,7 +133,7 @@ def credit_of(tenant: Any, *, is_prepaid: bool, now: datetime) -> Credit:
 def _draft(tenant: Any, month: Month, now: datetime) -> tuple[StatementDraft | None, str]:
     """Or why there is none."""
     try:
-        return draft_statement(tenant.id, month.name, now=now), ""
+        return draft_statement(tenant.id, month.name, now=now, zone=tenant.time_zone), ""
     except HeadwayError as error:
         return None, error.message
 

@@ -46,7 +46,8 @@ class NextInvoice(TenantView):
     def get(self, _request: Request, tenant: str) -> Response:
         """The month that runs, as the ledger has it now, line by line."""
         now, owner = timezone.now(), self.standing.tenant
-        draft = draft_statement(owner.id, open_month(owner.id, now, owner.time_zone, now=now), now=now)
+        month = open_month(owner.id, now, owner.time_zone, now=now)
+        draft = draft_statement(owner.id, month, now=now, zone=owner.time_zone)
         currency = draft.money.currency
         sums = {"subtotal": draft.subtotal_minor, "tax": draft.tax_minor, "total": draft.total_minor}
         values = {

@@ -66,13 +66,13 @@ class StatementDraft:
         return bool(self.lines)
 
 
-def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None) -> StatementDraft:
-    """Of a month ("YYYY-MM" in the tenant's time zone) that is not closed, as it stands.
+def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None, zone: str | None = None) -> StatementDraft:
+    """Of a month ("YYYY-MM" in the tenant's time zone, `zone` where it is known) that is not closed, as it stands.
 
     Raises InvalidInput for what is no month, RateMissing where its currency has no exchange rate, StatementDiffers where a
     request does not cost what its tokens do. For a month that runs, rates are those of today.
     """
-    zone = time_zones([tenant_id]).get(tenant_id, UTC_NAME)
+    zone = zone or time_zones([tenant_id]).get(tenant_id, UTC_NAME)
     starts_at, ends_at = month_bounds(month, zone)
     on = rate_day(ends_at, zone, now or timezone.now())
     account = billing_account(tenant_id)

@@ -11,7 +11,7 @@ import pytest
 from headway.home import Home
 from inference.node.node_files import NodeFiles, RunFile
 from tests.e2e.conftest import TINY
-from tests.e2e.installation import WEIGHTS, Installation, eventually
+from tests.e2e.installation import WEIGHTS, Installation, eventually, routed_to
 
 ENGINE_ARGS = "--max-model-len 2048 --max-num-seqs 32"
 MAX_IN_FLIGHT = 20
@@ -31,9 +31,12 @@ class Pair:
 
     def wait_for_two(self) -> None:
         def are_ready() -> bool:
-            return [replica["state"] for replica in self.installation.replicas(TINY)] == ["ready", "ready"]
+            status = self.installation.status()
+            replicas = next(entry["replicas"] for entry in status["models"] if entry["id"] == TINY)
+            are_up = [replica["state"] for replica in replicas] == ["ready", "ready"]
+            return are_up and routed_to(status, TINY) == {replica["id"] for replica in replicas}
 
-        eventually(are_ready, within_s=180, every_s=0.3, what="two replicas are ready")
+        eventually(are_ready, within_s=180, every_s=0.3, what="two replicas are ready, and sent to")
 
 
 def engine_of(run: RunFile) -> httpx.Client:

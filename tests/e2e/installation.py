@@ -147,13 +147,26 @@ class Installation:
         return next((entry["replicas"] for entry in self.status()["models"] if entry["id"] == model), [])
 
     def wait_ready(self, *models: str, within_s: float = 240) -> None:
+        """One replica each, and the dispatcher of a gateway that runs sends to them."""
+
         def all_ready() -> bool:
-            entries = {entry["id"]: entry for entry in self.status()["models"]}
+            status = self.status()
+            entries = {entry["id"]: entry for entry in status["models"]}
             reasons = [r["reason"] for model in models for r in entries[model]["replicas"] if r["state"] == "failed"]
             assert not reasons, f"{reasons}\n{self.log('node')}"
-            return all(entries[model]["ready"] >= 1 for model in models)
+            is_routed = "gateway" not in self.processes or all(routed_to(status, model) for model in models)
+            return is_routed and all(entries[model]["ready"] >= 1 for model in models)
 
         eventually(all_ready, within_s=within_s, every_s=0.5, what=f"{models} ready: {self.status()}")
+
+    def wait_known(self, model: str, key: str) -> None:
+        """The gateway's feed has brought a model that was registered while it ran; until then it answers 404."""
+
+        def is_known() -> bool:
+            asked = httpx.get(f"{self.url}/v1/models/{model}", headers={"authorization": f"Bearer {key}"}, timeout=30)
+            return asked.status_code == 200
+
+        eventually(is_known, within_s=20, what=f"the gateway knows {model}")
 
     def usage(self, tenant: str = "acme") -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.manage("usage", tenant, "--json").splitlines()]
@@ -213,6 +226,12 @@ class Installation:
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(MANAGE), *arguments]
+
+
+def routed_to(status: dict[str, Any], model: str) -> set[str]:
+    """The replicas that the dispatcher sends requests for a model to, of `Installation.status`."""
+    pools = (status["dispatcher"] or {"pools": {}})["pools"]
+    return set(pools[model]["caps"]) if model in pools else set()
 
 
 def _moment(value: Any) -> Any:

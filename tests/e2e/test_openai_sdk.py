@@ -145,9 +145,10 @@ def test_errors_have_the_sdks_classes(service: Service) -> None:
 
 def test_a_model_without_replicas_is_unavailable_and_the_sdk_retries(service: Service) -> None:
     service.installation.manage("register_model", "empty")
+    service.installation.wait_known("empty", service.key)
     client = service.client(max_retries=1)
     before = service.installation.count_usage(service.key)
-    eventually(lambda: "empty" in {model.id for model in client.models.list()}, within_s=2, what="the feed brings the model")
+    assert "empty" in {model.id for model in client.models.list()}
     with pytest.raises(openai.InternalServerError) as refused:
         client.chat.completions.create(model="empty", messages=FRANCE)
     assert refused.value.status_code == 503

@@ -27,7 +27,8 @@ class Asleep:
         self.installation = installation
         installation.manage("migrate")
         installation.manage("create_tenant", "acme")
-        self.headers = {"authorization": f"Bearer {installation.manage('issue_key', 'acme', '--name', 'ci')}"}
+        key = installation.manage("issue_key", "acme", "--name", "ci")
+        self.headers = {"authorization": f"Bearer {key}"}
         installation.manage("make_tiny_model", str(WEIGHTS / "tiny"), timeout_s=300)
         for daemon in ("redis", "worker", "beat", "node"):
             installation.start(daemon)
@@ -35,6 +36,7 @@ class Asleep:
         installation.manage(
             "register_model", MODEL, "--weights", str(WEIGHTS / "tiny"), "--dtype", "float32", f"--engine-args={ENGINE_ARGS}"
         )
+        installation.wait_known(MODEL, key)
 
     def scaling(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.installation.manage("scaling", MODEL, "--limit", "200", "--json"))

@@ -101,6 +101,7 @@ def test_b105_an_external_replica_serves_once_its_engine_answers_and_no_longer_w
     installation, port = service.installation, free_port()
     body = {"model": "late/engine", "messages": MESSAGES}
     installation.manage("register_model", "late/engine")
+    installation.wait_known("late/engine", service.key)
     engine = ("--url", f"http://127.0.0.1:{port}", "--kind", "openai", "--upstream-model", "their-name")
     installation.manage("register_replica", "--model", "late/engine", *engine, "--wait", "0")
     assert post(service, "/v1/chat/completions", body).status_code == 503
