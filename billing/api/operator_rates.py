@@ -17,13 +17,10 @@ from billing.services.rates import exchange_rates, set_exchange_rate, set_tax_ra
 from billing.services.re_rating import Span
 from billing.services.re_rating_dry_run import dry_run_re_rating
 from billing.services.re_rating_runs import one_re_rating, re_rate_or_ask, re_ratings
-from headway.money import MICROS_A_USD, micros_to_usd, picos_to_usd, usd_to_micros
+from headway.money import MICROS_A_USD, picos_to_usd, usd_to_micros
 from tenants.api.base import OperatorView
 from tenants.selectors import names_of_tenants
 from tenants.services.tenants import tenant_named
-
-NANOS_TO_PICOS = 1_000
-BASIS_POINT_MICROS = 10_000
 
 
 class TaxRates(OperatorView):
@@ -115,17 +112,17 @@ class OneReRating(OperatorView):
 
 def tax_rate_values(rate: TaxRate) -> dict[str, Any]:
     named = {name: getattr(rate, name) for name in ("id", "country", "name", "effective_from", "created_at")}
-    return {**named, "percent": micros_to_usd(rate.basis_points * BASIS_POINT_MICROS)}
+    return {**named, "percent": rate.percent}
 
 
 def exchange_rate_values(rate: ExchangeRate) -> dict[str, Any]:
     named = {name: getattr(rate, name) for name in ("id", "currency", "effective_from", "created_at")}
-    return {**named, "rate": picos_to_usd(rate.rate_nanos * NANOS_TO_PICOS)}
+    return {**named, "rate": rate.units_per_usd}
 
 
 def gpu_cost_values(cost: GpuCost) -> dict[str, Any]:
     named = {name: getattr(cost, name) for name in ("id", "machine_kind", "model", "effective_from", "created_at")}
-    return {**named, "usd_an_hour": micros_to_usd(cost.cost_micros)}
+    return {**named, "usd_an_hour": cost.usd_an_hour}
 
 
 def re_ratings_values(runs: Iterable[ReRating]) -> list[dict[str, Any]]:
