@@ -9,7 +9,9 @@ from billing.services.re_rating import Span
 from billing.services.re_rating_dry_run import ReRatingRow, dry_run_re_rating
 from billing.services.re_rating_runs import is_stuck, re_ratings
 from dashboard.paging import Page, by_id
+from headway.errors import InvalidInput
 from inference.selectors import model_ids
+from tenants.errors import UnknownTenant
 from tenants.selectors import names_of_tenants
 from tenants.services.tenants import tenant_named
 
@@ -83,9 +85,12 @@ def preview_re_rating(span: Span) -> Preview:
 
 
 def span_asked(asked: Mapping[str, Any]) -> Span:
-    """Of the form. Raises UnknownTenant."""
+    """Of the form. Raises InvalidInput for a tenant that is not there."""
     tenant = asked["tenant"].strip()
-    tenant_id = tenant_named(tenant).id if tenant else None
+    try:
+        tenant_id = tenant_named(tenant).id if tenant else None
+    except UnknownTenant as error:
+        raise InvalidInput(error.message, param="tenant") from None
     return Span(asked["model"], asked["version"], asked["starts_at"], asked["ends_at"], tenant_id)
 
 

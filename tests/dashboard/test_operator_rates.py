@@ -286,7 +286,7 @@ def test_what_is_wrong_of_a_re_rating_is_told_beside_its_field(
     before = everything()
     for more in ({}, {"confirm": "tiny"}):
         response = client.post("/operator/re-ratings/new/", fresh(AGAIN | wrong | more))
-        assert text in " ".join(response.context["form"].errors.get(field, response.context["form"].non_field_errors()))
+        assert text in " ".join(response.context["form"].errors[field])
         assert text in text_of(response)
     assert everything() == before
 
