@@ -312,3 +312,16 @@ def test_a_price_leads_to_rating_again_by_it(tenants: list[Tenant], client: Clie
     assert "/operator/re-ratings/new/?model=tiny&amp;version=2" in client.get("/operator/prices/").content.decode()
     form: Any = client.get("/operator/re-ratings/new/?model=tiny&version=2").context["form"]
     assert (form["model"].value(), form["version"].value()) == ("tiny", "2")
+
+
+@pytest.mark.parametrize("year", ["0001-01-01", "9999-12-31"])
+def test_the_calendars_ends_are_days_like_others(tenants: list[Tenant], client: Client, year: str) -> None:
+    for address, posted in POSTS[:3]:
+        at = f"{year}T23:59" if "machines" in address else year
+        assert client.post(address, fresh(posted | {"effective_from": at})).status_code == 302, address
+        assert client.get(address.removesuffix("new/")).status_code == 200
+        assert client.post(address, fresh(posted)).status_code == 302, "beside it"
+    span = {"starts_at": "0001-01-01T00:00", "ends_at": "9999-12-31T23:59"}
+    assert client.post("/operator/re-ratings/new/", fresh(AGAIN | span | {"confirm": "tiny"})).status_code == 302
+    work(KIND)
+    assert Adjustment.objects.count() == 4 and client.get("/operator/re-ratings/").status_code == 200
