@@ -1,5 +1,6 @@
 """`--database-only`: the tests that a database takes part in; the others are the same whichever there is.
 Marked `on_postgresql`: what SQLite, where one who writes is alone, has no part in; it is left out there, not skipped.
+Marked `any_database`: who may ask for what, which is decided before any query; `--database-only` leaves it out.
 
 No example of hypothesis is failed for its time: machines are busy, and speed is measured in bench/.
 """
@@ -41,7 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_wanted(item: pytest.Item) -> bool:
         if item.get_closest_marker("on_postgresql") is not None and not is_postgresql:
             return False
-        return not is_database_only or _meets_a_database(item)
+        if is_database_only:
+            return item.get_closest_marker("any_database") is None and _meets_a_database(item)
+        return True
 
     config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
     items[:] = [item for item in items if is_wanted(item)]

@@ -91,9 +91,8 @@ RINGS = {
     "edges": ("edges, PostgreSQL", EDGES, True),
     "smoke": ("smoke, SQLite", SMOKE, False),
 }
-# One after the other; the lanes of one side by side. The edges look at how soon something happens: they have the machine for
-# themselves (with the others beside them, at lower priority, it was those whose time limits passed).
-PHASES = ((("sqlite",), ("postgres", "smoke", "browser")), (("edges",),))
+# Side by side; the rings of one lane follow each other. The edges wait more than they reckon: half a processor.
+LANES = (("edges",), ("sqlite", "smoke"), ("postgres", "browser"))
 
 
 def run(name: str, server_url: str, output: IO[bytes] | None) -> int:
@@ -132,11 +131,8 @@ def main(wanted: list[str]) -> int:
     with postgres_server() as url:
         if wanted == ["soak"]:
             return Ring("soak, PostgreSQL", ["tests", "-m", "soak", "-s"], database_url=url).run(None)
-        names, codes = wanted or list(RINGS), [0]
-        for phase in PHASES:
-            lanes = [found for lane in phase if (found := [name for name in lane if name in names])]
-            codes += [side_by_side(lanes, url)] if lanes else []
-    return max(codes)
+        names = wanted or list(RINGS)
+        return side_by_side([found for lane in LANES if (found := [name for name in lane if name in names])], url)
 
 
 if __name__ == "__main__":

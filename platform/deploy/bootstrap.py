@@ -15,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,17 +183,27 @@ def build_all(environments: list[Environment]) -> list[str]:
     return failures
 
 
+@contextmanager
+def locked(parts: list[str]) -> Iterator[None]:
+    """Two at once that want the same, as two `make up`: the second waits, and then finds all done."""
+    with ExitStack() as held:
+        for part in sorted(set(parts)):
+            lock = held.enter_context((ROOT / ".cache" / f"bootstrap-{part}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def main() -> int:
     if sys.version_info < (3, 11):
         print("Headway needs Python 3.11 or newer", file=sys.stderr)
         return 1
     (ROOT / ".cache").mkdir(exist_ok=True)
-    with (ROOT / ".cache" / "bootstrap.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two `make up` at once: the second waits and then finds all done
+    parts = sys.argv[1:]
+    with locked(parts):
         try:
-            if "dev" in sys.argv[1:]:
+            if "dev" in parts:
                 install_programs()
-            missing = [env for env in wanted_environments(sys.argv[1:]) if not is_satisfied(env)]
+            missing = [env for env in wanted_environments(parts) if not is_satisfied(env)]
         except StepFailed as failure:
             print(failure, file=sys.stderr)
             return 1

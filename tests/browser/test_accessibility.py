@@ -18,6 +18,10 @@ MODES: dict[str, dict[str, Any]] = {
     "phone": {"scheme": "light", "size": PHONE},
     "dark phone": {"scheme": "dark", "size": PHONE},
 }
+# Each scheme and each size once; the other two of the four in `make soak`.
+in_each_mode = pytest.mark.parametrize(
+    "mode", ["light", "dark phone", *(pytest.param(name, marks=pytest.mark.soak) for name in ("dark", "phone"))]
+)
 OUTSIDE = ["/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/t/nobody/"]
 ACCOUNT = ["/start/", "/accounts/email/", "/accounts/password/change/", "/accounts/2fa/", "/accounts/logout/"]
 DIALOGS = (
@@ -60,7 +64,7 @@ def overflow(page: Page) -> list[str]:
     return [f"{page.url} is {wide} px too wide"] if wide > 0 else []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_every_page_is_accessible(site: Site, addresses: list[str], open_browser: Callable[..., Person], mode: str) -> None:
     page, problems = open_browser("furnished-owner", **MODES[mode]).page, []
     for address in [*addresses, *ACCOUNT]:
@@ -78,7 +82,7 @@ def test_every_page_is_accessible(site: Site, addresses: list[str], open_browser
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_before_log_in_are_accessible(site: Site, open_browser: Callable[..., Person], mode: str) -> None:
     page, problems = open_browser(**MODES[mode]).page, []
     for address in OUTSIDE:

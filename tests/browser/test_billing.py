@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MODEL, Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 from tests.browser.test_newcomer import make_key
 from tests.e2e.installation import eventually
 
@@ -102,7 +102,7 @@ def test_an_invoice_leads_to_its_requests_and_is_downloaded(
     page.get_by_role("heading", name="Receipt").wait_for()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_operators_pages_of_money_are_accessible(
     site: Site, invoice: str, open_browser: Callable[..., Person], mode: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 SETUP = """
 from datetime import UTC, datetime
@@ -109,7 +109,7 @@ def _close(site: Site, page: Page) -> None:
     expect(page.get_by_role("region", name="Tenants of the month")).to_contain_text("closed")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_of_corrections_are_accessible(site: Site, run_id: int, open_browser: Callable[..., Person], mode: str) -> None:
     options: dict[str, Any] = MODES[mode]
     page, problems = open_browser("ledger-operator", **options).page, []

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MODEL, Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 OPERATOR = """
 from tenants.services.members import ensure_operator
@@ -103,7 +103,7 @@ def test_a_gate_is_set_and_a_file_with_an_error_says_its_line(
     expect(page.locator("#toasts")).to_contain_text("no gate of mock any more")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_of_evals_are_accessible(site: Site, operator: str, open_browser: Callable[..., Person], mode: str) -> None:
     options: dict[str, Any] = MODES[mode]
     runs = site.shell(SHOWN)

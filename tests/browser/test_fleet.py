@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 SET_UP = """
 from datetime import timedelta
@@ -93,7 +93,7 @@ def test_a_zone_is_drained_by_clicks_and_its_report_comes_by_itself(
     expect(page.locator("#toasts")).to_contain_text("Zone north takes replicas again")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_of_the_fleet_are_accessible(site: Site, replica: str, open_browser: Callable[..., Person], mode: str) -> None:
     options: dict[str, Any] = MODES[mode]
     page, problems = open_browser("fleet-operator", **options).page, []

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import MODEL, Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 from tests.e2e.installation import eventually
 
 SET_UP = """
@@ -139,7 +139,7 @@ def test_decisions_are_found_by_their_pool_with_what_they_were_decided_on(
     expect(row).to_be_visible()
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_of_pools_are_accessible(
     site: Site, pools: tuple[int, int], open_browser: Callable[..., Person], mode: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 MODEL = "of-re-ratings"
 SETUP = f"""
@@ -123,7 +123,7 @@ def test_an_operator_tries_a_re_rating_and_a_worker_does_it(site: Site, open_bro
     expect(page.get_by_role("row").filter(has_text="TICKET-1")).to_contain_text("cli:ann")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_pages_of_rates_and_re_ratings_are_accessible(site: Site, open_browser: Callable[..., Person], mode: str) -> None:
     options: dict[str, Any] = MODES[mode]
     page, problems = open_browser("rates-operator", **options).page, []

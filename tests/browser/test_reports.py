@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 SETUP = """
 from datetime import UTC, datetime
@@ -62,7 +62,7 @@ def test_a_file_is_asked_for_made_and_downloaded(site: Site, reported: str, open
     assert found.value.suggested_filename.startswith("headway-requests-")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_reports_and_exports_are_accessible(site: Site, reported: str, open_browser: Callable[..., Person], mode: str) -> None:
     options: dict[str, Any] = MODES[mode]
     page, problems = open_browser("report-operator", **options).page, []

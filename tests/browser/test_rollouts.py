@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Person, Site
-from tests.browser.test_accessibility import MODES, overflow, violations
+from tests.browser.test_accessibility import MODES, in_each_mode, overflow, violations
 
 OPERATOR = """
 from tenants.services.members import ensure_operator
@@ -104,7 +104,7 @@ def test_a_failing_canary_is_rolled_back_by_itself_while_its_page_is_open(
     expect(page.get_by_role("button", name="Promote now")).to_have_count(0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_the_pages_are_readable(site: Site, operator: str, mode: str, open_browser: Callable[..., Person]) -> None:
     options: dict[str, Any] = MODES[mode]
     page, problems = open_browser(operator, **options).page, []

@@ -61,7 +61,7 @@ def check(live_server: Any, folder: Path, *options: str) -> str:
 
 @pytest.mark.django_db(transaction=True)
 def test_random_requests_are_answered_as_the_document_says(live_server: Any, tmp_path: Path) -> None:
-    printed = check_as_member(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    printed = check_as_member(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "4")
     assert "Tested: 164" in printed, printed[-2000:]
 
 
@@ -70,7 +70,7 @@ def test_random_requests_of_operators_are_answered_as_the_document_says(
     live_server: Any, tmp_path: Path, settings: Any
 ) -> None:
     settings.COMPANY_NAME = "Example Inference GmbH"
-    printed = check_as_operator(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "8")
+    printed = check_as_operator(live_server, tmp_path, "--phases", "fuzzing", "--max-examples", "4")
 
     assert "Tested: 100" in printed, printed[-2000:]
 

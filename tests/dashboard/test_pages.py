@@ -119,6 +119,7 @@ def test_the_number_of_queries_does_not_grow_with_rows() -> None:
     assert counts() == before
 
 
+@pytest.mark.any_database
 def test_a_role_sees_the_pages_it_may_see_and_no_other(acme: Furnished) -> None:
     for role in Role:
         client = client_of(acme, role)
@@ -127,6 +128,7 @@ def test_a_role_sees_the_pages_it_may_see_and_no_other(acme: Furnished) -> None:
             assert client.get(address).status_code == wanted, (role, address)
 
 
+@pytest.mark.any_database
 def test_every_route_of_a_tenant_is_shut_to_strangers(acme: Furnished) -> None:
     """Walked from the routes themselves, so that a page added tomorrow is asked too."""
     _globex, people = full_tenant("globex")
@@ -146,6 +148,7 @@ def test_every_route_of_a_tenant_is_shut_to_strangers(acme: Furnished) -> None:
     assert alone.get("/")["location"] == "/start/"
 
 
+@pytest.mark.any_database
 def test_no_role_changes_what_it_may_not(acme: Furnished) -> None:
     """Every route that is posted to, as a viewer: nothing is written to the audit log."""
     client, before = client_of(acme, "viewer"), AuditEntry.objects.count()

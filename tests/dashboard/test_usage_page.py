@@ -46,7 +46,7 @@ def rows_of(content: bytes) -> list[dict[str, str]]:
 
 
 def test_a_cumulative_chart_rises_to_the_total_and_says_nothing_of_what_has_not_begun(acme: Furnished) -> None:
-    now = timezone.now()
+    now = timezone.now()  # the last of the furnished requests has just ended
     asked = {"range": "7d", "granularity": "hour", "group": "none", "metric": "output_tokens"}
     plain, summed = (usage_page(acme.tenant, {**asked, "cumulative": value}, now) for value in ("", "1"))
     values = summed.series[0].values

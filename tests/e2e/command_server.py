@@ -1,7 +1,7 @@
 """Commands of one installation, each in a process of its own, forked from one that has Django loaded.
 
 What a command does takes milliseconds, and starting Python and Django for it one to three seconds of a processor. Daemons
-are started as ever (`Installation.start`), as is all that tests/smoke and tests/headway/test_commands.py look at.
+are started as ever (`Installation.start`), as is all that tests/smoke looks at.
 """
 
 import atexit

@@ -1,36 +1,39 @@
-"""Commands as people and harnesses use them: the result alone on stdout, errors in one line on stderr, exit code 1."""
+"""Commands as people and harnesses use them: the result alone on stdout, errors in one line on stderr, exit code 1.
+
+The first and the last are processes of their own, as a person starts them; the others are forked from one that has Django
+loaded, by the same `manage.py`.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tenants.services.key_format import parse_key
+from tests.e2e.command_server import CommandServer
 from tests.fakes.migrated import migrated_sqlite
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def manage(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))
-    }
-    environment["HEADWAY_HOME"] = str(home)
-    return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        cwd="/",
-        timeout=60,
-    )
+Done = subprocess.CompletedProcess[str]
 
 
-def result(home: Path, *arguments: str) -> str:
-    done = manage(home, *arguments)
+def environment_of(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "DATABASE_"))}
+    return kept | {"HEADWAY_HOME": str(home)}
+
+
+def manage(home: Path, *arguments: str) -> Done:
+    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+    return subprocess.run(command, env=environment_of(home), capture_output=True, text=True, cwd="/", timeout=60)
+
+
+def result(done: Done) -> str:
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip("\n")
 
@@ -40,9 +43,24 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation of its own, on the embedded default with nothing set."""
     folder = tmp_path_factory.mktemp("home")
     migrated_sqlite(folder)
-    result(folder, "create_tenant", "acme")
-    result(folder, "register_model", "mock")
+    result(manage(folder, "create_tenant", "acme"))
+    result(manage(folder, "register_model", "mock"))
     return folder
+
+
+class Commands:
+    def __init__(self, home: Path) -> None:
+        self.server = CommandServer(environment_of(home))
+
+    def __call__(self, *arguments: str) -> Done:
+        return self.server.run(arguments, timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def commands(home: Path) -> Iterator[Commands]:
+    found = Commands(home)
+    yield found
+    found.server.close()
 
 
 def assert_one_line_error(done: subprocess.CompletedProcess[str], text: str) -> None:
@@ -53,33 +71,33 @@ def assert_one_line_error(done: subprocess.CompletedProcess[str], text: str) -> 
 
 
 def test_create_tenant_prints_its_id(home: Path) -> None:
-    assert len(result(home, "create_tenant", "globex")) == 36
-    assert json.loads(result(home, "create_tenant", "initech", "--json"))["name"] == "initech"
+    assert len(result(manage(home, "create_tenant", "globex"))) == 36
+    assert json.loads(result(manage(home, "create_tenant", "initech", "--json")))["name"] == "initech"
 
 
-def test_issue_key_prints_the_key_alone(home: Path) -> None:
-    assert parse_key(result(home, "issue_key", "acme", "--name", "ci")) is not None
-    data = json.loads(result(home, "issue_key", "acme", "--name", "ci", "--json"))
+def test_issue_key_prints_the_key_alone(commands: Commands) -> None:
+    assert parse_key(result(commands("issue_key", "acme", "--name", "ci"))) is not None
+    data = json.loads(result(commands("issue_key", "acme", "--name", "ci", "--json")))
     assert data["key"].startswith(f"hw_live_{data['id']}_")
 
 
-def test_revoke_key_says_that_no_gateway_runs(home: Path) -> None:
-    key = parse_key(result(home, "issue_key", "acme", "--name", "ci"))
+def test_revoke_key_says_that_no_gateway_runs(commands: Commands) -> None:
+    key = parse_key(result(commands("issue_key", "acme", "--name", "ci")))
     assert key is not None
-    assert "no gateway" in result(home, "revoke_key", key.id)
+    assert "no gateway" in result(commands("revoke_key", key.id))
 
 
-def test_usage_prints_one_object_a_line_and_nothing_for_none(home: Path) -> None:
-    assert result(home, "usage", "acme", "--json") == ""
+def test_usage_prints_one_object_a_line_and_nothing_for_none(commands: Commands) -> None:
+    assert result(commands("usage", "acme", "--json")) == ""
 
 
-def test_status_is_a_table_and_json(home: Path) -> None:
-    assert "mock" in result(home, "status")
-    assert json.loads(result(home, "status", "--json"))["models"][0]["id"] == "mock"
+def test_status_is_a_table_and_json(commands: Commands) -> None:
+    assert "mock" in result(commands("status"))
+    assert json.loads(result(commands("status", "--json")))["models"][0]["id"] == "mock"
 
 
-def test_a_replica_that_does_not_answer_is_registered_and_says_why(home: Path) -> None:
-    done = manage(home, "register_replica", "--model", "mock", "--url", "http://127.0.0.1:9", "--kind", "vllm", "--wait", "0")
+def test_a_replica_that_does_not_answer_is_registered_and_says_why(commands: Commands) -> None:
+    done = commands("register_replica", "--model", "mock", "--url", "http://127.0.0.1:9", "--kind", "vllm", "--wait", "0")
     assert (done.returncode, done.stdout.startswith("rep-")) == (0, True)
     assert "not ready yet" in done.stderr
 
@@ -102,8 +120,8 @@ def test_a_replica_that_does_not_answer_is_registered_and_says_why(home: Path) -
         (("usage", "nobody"), "there is no tenant 'nobody'"),
     ],
 )
-def test_an_error_is_one_line_with_exit_code_1(home: Path, arguments: tuple[str, ...], text: str) -> None:
-    assert_one_line_error(manage(home, *arguments), text)
+def test_an_error_is_one_line_with_exit_code_1(commands: Commands, arguments: tuple[str, ...], text: str) -> None:
+    assert_one_line_error(commands(*arguments), text)
 
 
 def test_a_database_that_is_not_set_up_is_one_line(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_every_route_is_an_operators_view_that_asks_before_it_does_anything() ->
         assert view.initial is OperatorView.initial, route
 
 
+@pytest.mark.any_database
 def test_nobody_members_keys_and_half_operators_are_refused_by_every_route(acme: Furnished) -> None:
     staff, superuser, switched_off = person("staff"), person("superuser"), person("off")
     User.objects.filter(pk=staff.pk).update(is_staff=True)
@@ -101,6 +102,7 @@ def test_nobody_members_keys_and_half_operators_are_refused_by_every_route(acme:
         assert everything() == before
 
 
+@pytest.mark.any_database
 def test_an_operators_session_needs_a_csrf_token_to_change_anything(acme: Furnished) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(ensure_operator(username="operator", password="x"))

@@ -40,6 +40,7 @@ def act(api: Api, number: int, verb: str, **body: str) -> Any:
     return api.post(f"operator/rollouts/{number}/{verb}/", body)
 
 
+@pytest.mark.any_database
 def test_nobody_members_and_keys_are_refused_by_every_route_of_operators(cast: Cast) -> None:
     tenant, people = full_tenant("acme")
     cast.draft()

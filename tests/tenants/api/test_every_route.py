@@ -147,6 +147,7 @@ def test_an_invitation_is_accepted_by_the_person_it_was_sent_to_alone_and_never_
     assert Api(user=invited).post(path, {"token": token}).status_code == 404
 
 
+@pytest.mark.any_database
 def test_nobody_is_told_to_authenticate(cast: Cast) -> None:
     before, nobody = everything(), Api()
     for method, path, _ in calls(cast):
@@ -155,6 +156,7 @@ def test_nobody_is_told_to_authenticate(cast: Cast) -> None:
     assert everything() == before
 
 
+@pytest.mark.any_database
 def test_a_stranger_and_another_tenants_key_find_nothing(cast: Cast) -> None:
     globex, people = full_tenant("globex")
     callers = [Api(user=person("stranger")), Api(user=people["owner"]), with_key(globex, *Scope)]
@@ -167,6 +169,7 @@ def test_a_stranger_and_another_tenants_key_find_nothing(cast: Cast) -> None:
     assert everything() == before
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_is_refused_what_it_may_not_and_nothing_else(cast: Cast, role: Role) -> None:
     caller = Api(user=cast.people[role])
