@@ -69,20 +69,20 @@ def last_line(installation: Installation, script: str) -> Any:
     return json.loads(installation.manage(*SHELL, script).splitlines()[-1])
 
 
-def begun(installation: Installation, run_id: int) -> subprocess.Popen[bytes]:
-    """A process that rates one request a transaction, and is at it."""
+def begun(installation: Installation, run_id: int) -> list[subprocess.Popen[bytes]]:
+    """Two processes that rate one request a transaction, and are at it."""
     command = [sys.executable, str(ROOT / "manage.py"), *SHELL, WORK.format(batch=1, run_id=run_id)]
-    process = subprocess.Popen(command, env=installation.environment, stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"begun\n"
-    return process
+    workers = [subprocess.Popen(command, env=installation.environment, stdout=subprocess.PIPE) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None and worker.stdout.readline() == b"begun\n"
+    return workers
 
 
 def test_each_request_is_adjusted_once_whenever_its_worker_dies(installation: Installation) -> None:
     run_id, chance, seen = last_line(installation, SETUP), random.Random(11), 0
     for _ in range(KILLS // 2):
-        workers = [begun(installation, run_id) for _ in range(2)]
         killed_at_work = 0
-        for worker in workers:
+        for worker in begun(installation, run_id):
             time.sleep(chance.uniform(0.05, 0.4))
             killed_at_work += worker.poll() is None
             worker.kill()
