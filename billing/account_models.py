@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from headway.money import micros_to_usd, picos_to_usd
+
 
 class BillingAccount(models.Model):
     """Whom a tenant's invoices name. One a tenant; invoices keep a copy of what it was when they were issued."""
@@ -36,7 +38,12 @@ class TaxRate(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.country} {self.basis_points / 100:g} % from {self.effective_from}"
+        return f"{self.country} {self.percent} % from {self.effective_from}"
+
+    @property
+    def percent(self) -> str:
+        """ "19.00"."""
+        return micros_to_usd(self.basis_points * 10_000)
 
 
 class ExchangeRate(models.Model):
@@ -54,4 +61,9 @@ class ExchangeRate(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"USD 1 = {self.currency} {self.rate_nanos / 10**9:g} from {self.effective_from}"
+        return f"USD 1 = {self.currency} {self.units_per_usd} from {self.effective_from}"
+
+    @property
+    def units_per_usd(self) -> str:
+        """ "0.92"."""
+        return picos_to_usd(self.rate_nanos * 1_000)

@@ -2,6 +2,8 @@
 
 from django.db import models
 
+from headway.money import micros_to_usd
+
 
 class GpuCost(models.Model):
     """Of a kind of machine, or of one model's replicas whatever they run on: a model's own stands before its machines'."""
@@ -25,3 +27,8 @@ class GpuCost(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model or self.machine_kind} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+    @property
+    def usd_an_hour(self) -> str:
+        """ "2.50"."""
+        return micros_to_usd(self.cost_micros)

@@ -7,7 +7,7 @@ from django import forms
 from headway.errors import HeadwayError
 
 _FIELDS = {"monthly_budget_micros": "monthly_budget", "amount": "amount_micros", "expires_at": "expires_on"}
-_FIELDS |= {"threshold": "threshold_micros", "monthly_cap": "monthly_cap_micros"}
+_FIELDS |= {"cost": "cost_micros", "threshold": "threshold_micros", "monthly_cap": "monthly_cap_micros"}
 """What services call otherwise than forms."""
 
 

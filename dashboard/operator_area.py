@@ -28,6 +28,8 @@ NAVIGATION = (
     ("operator_reports", "Reports", "chart-column"),
     ("operator_exports", "Exports", "download"),
     ("operator_prices", "Prices", "tag"),
+    ("operator_rates", "Rates and costs", "landmark"),
+    ("operator_re_ratings", "Re-ratings", "rotate-ccw"),
     ("operator_invoices", "Invoices", "receipt-text"),
     ("operator_close", "Close a month", "lock"),
     ("operator_adjustments", "Adjustments", "pencil"),

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+from billing.services.billed_months import carried_over
 from billing.services.margins import Margins, margins
 from billing.services.report_files import (
     Names,
@@ -17,11 +19,11 @@ from billing.services.report_files import (
     report_rows,
     tenants_shown,
 )
-from billing.services.reports import OWN, Report, ReportQuery, credits_of_months, report, whole_months
+from billing.services.reports import OWN, Report, ReportQuery, credits_of_months, report
 from dashboard.report_query import GRANULARITIES, GROUPS, METRICS, RANGES, ReportAsked, report_asked
 from dashboard.usage_page import MAX_SERIES, OTHER, Series
 from headway.money import PICOS_A_MICRO
-from headway.months import UTC_NAME, midnight
+from headway.months import UTC_NAME, midnight, whole_months
 from inference.selectors import model_ids
 
 MAX_ROWS = 200
@@ -35,6 +37,8 @@ class ReportLine:
     sums: Counter[str]
     credit_picos: int | None = None
     """None: not by tenant, or no whole month."""
+    carried_picos: int | None = None
+    """What statements of the months keep for later ones, less what they took over."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class ReportPage:
     uncosted_hours: float
     credit_months: list[str]
     credit_picos: int
+    carried_picos: int
     models: list[str]
     as_of: datetime
     ranges: Any = RANGES
@@ -115,19 +120,10 @@ def report_page(asked: Mapping[str, str], now: datetime) -> ReportPage:
     every = report(replace(query, group_by=finest))
     found, by_tenant, kept = every.regrouped(query.group_by), every.regrouped(("tenant",)), margins(query, now=now, used=every)
     names = names_in(by_tenant, kept)
-    months = [] if query.model else whole_months(query)
-    credit = credits_of_months(months) if months else {}
-    if query.tenant_id:
-        credit = {query.tenant_id: credit.get(query.tenant_id, 0)}
-    groups = found.by_group()
-    of_tenant = {str(tenant_id): picos for tenant_id, picos in credit.items()} if months else None
-    is_by_tenant = wanted.group == "tenant" and of_tenant is not None
-    lines = [
-        ReportLine(
-            _group_name(query, group, names), sums, (of_tenant or {}).get(group[0], 0) if is_by_tenant and group else None
-        )
-        for group, sums in groups.items()
-    ]
+    months = [] if query.model else whole_months(query.first, query.end)
+    credit, carried = (_of_tenants(amounts, query) for amounts in (credits_of_months(months), carried_over(months)))
+    is_by_tenant = bool(months) and wanted.group == "tenant"
+    lines = [_line(query, group, sums, names, credit, carried, is_by_tenant) for group, sums in found.by_group().items()]
     buckets = _buckets(query)
     return ReportPage(
         asked=wanted,
@@ -141,6 +137,7 @@ def report_page(asked: Mapping[str, str], now: datetime) -> ReportPage:
         **_margin_lines(kept, names),
         credit_months=months,
         credit_picos=sum(credit.values()),
+        carried_picos=sum(carried.values()),
         models=model_ids(),
         as_of=now,
     )
@@ -154,6 +151,24 @@ def asked_report_rows(asked: Mapping[str, str], now: datetime) -> tuple[list[str
 def asked_margin_rows(asked: Mapping[str, str], now: datetime) -> Iterator[list[Any]]:
     """Of the margins' CSV (MARGIN_HEAD)."""
     return margin_rows(report_asked(asked, now).query, now=now)
+
+
+def _of_tenants(amounts: Mapping[UUID, int], query: ReportQuery) -> dict[str, int]:
+    """By ids as text; of the one that is asked for, or of all."""
+    return {str(each): picos for each, picos in amounts.items() if query.tenant_id in (None, each)}
+
+
+def _line(
+    query: ReportQuery,
+    group: tuple[str, ...],
+    sums: Counter[str],
+    names: Names,
+    credit: Mapping[str, int],
+    carried: Mapping[str, int],
+    is_by_tenant: bool,
+) -> ReportLine:
+    name = _group_name(query, group, names)
+    return ReportLine(name, sums, credit.get(group[0], 0), carried.get(group[0], 0)) if is_by_tenant else ReportLine(name, sums)
 
 
 def _group_name(query: ReportQuery, group: tuple[str, ...], names: Names) -> str:

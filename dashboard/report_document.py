@@ -35,7 +35,9 @@ def _facts(page: ReportPage) -> list[list[str]]:
         ["Machines", f"{usd_of_picos(page.cost_picos)}, {usd_of_picos(page.idle_picos)} of it for models nobody used"],
     ]
     if page.credit_months:
-        facts.append(["Credits used", f"{usd_of_picos(page.credit_picos)} in {', '.join(page.credit_months)}"])
+        months = ", ".join(page.credit_months)
+        facts.append(["Credits used", f"{usd_of_picos(page.credit_picos)} in {months}"])
+        facts.append(["Carried over", f"{usd_of_picos(page.carried_picos)} to later statements, less what was taken over"])
     filters = [f"{name} {value}" for name, value in (("tenant", asked.tenant), ("model", asked.query.model)) if value]
     return [*facts, *([["Only", ", ".join(filters)]] if filters else [])]
 

@@ -10,11 +10,12 @@ from itertools import accumulate
 from typing import Any
 
 from billing.selectors import newest_use
+from billing.services.billed_months import BilledMonth, billed_months
 from billing.services.usage_series import UsageBucket, aligned, usage_series
 from billing.services.usage_series import UsageQuery as SeriesQuery
 from dashboard.request_file import too_many
 from dashboard.request_log import MAX_LISTED_KEYS, names_of_keys
-from dashboard.usage_query import GROUPS, MEAN, METRICS, RANGES, UsageQuery, bucket_starts, usage_query
+from dashboard.usage_query import GROUPS, MEAN, METRICS, RANGES, UsageQuery, bucket_starts, usage_query, whole_months_of
 from headway.money import PICOS_A_MICRO, picos_to_usd
 from headway.streaming import as_text
 from inference.selectors import model_ids
@@ -139,6 +140,11 @@ def usage_page(tenant: Any, asked: Mapping[str, str], now: datetime) -> UsagePag
         as_of=now,
         newest=newest_use(tenant.id) if not buckets else None,
     )
+
+
+def billed_in(tenant: Any, query: UsageQuery, now: datetime) -> list[BilledMonth]:
+    """The months that lie wholly in the range, the one that runs among them, newest first; none of a single model or key."""
+    return [] if query.model or query.key else billed_months(tenant.id, whole_months_of(query, now)[::-1])
 
 
 def usage_csv(tenant: Any, asked: Mapping[str, str], now: datetime) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
-from headway.months import month_of, zone_named
+from headway.months import month_of, next_month_name, whole_months, zone_named
 
 RANGES = (("today", "Today"), ("7d", "Last 7 days"), ("30d", "Last 30 days"), ("month", "Month to date"), ("custom", "Custom"))
 METRICS = (
@@ -91,6 +91,15 @@ def bucket_starts(query: UsageQuery) -> list[datetime]:
         starts.append(at.astimezone(query.zone))
         at += step
     return starts
+
+
+def whole_months_of(query: UsageQuery, now: datetime) -> list[str]:
+    """ "2026-11": those whose days all lie in the range; of the month that runs, all so far."""
+    today, first, end = (at.astimezone(query.zone).date() for at in (now, query.start, query.end))
+    running = f"{today:%Y-%m}"
+    if end > today:
+        end = date.fromisoformat(f"{next_month_name(running)}-01")
+    return whole_months(first, end) if first < end else []
 
 
 def _bounds(

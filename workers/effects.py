@@ -8,6 +8,9 @@ from billing.services.export_work import carry_on as carry_on_export
 from billing.services.exports import KIND as EXPORT
 from billing.services.invoices import KIND as INVOICE
 from billing.services.presenting import carry_out as present_document
+from billing.services.re_rating_runs import KIND as RE_RATING
+from billing.services.re_rating_runs import LEASE_S as RE_RATING_LEASE_S
+from billing.services.re_rating_runs import carry_on as carry_on_re_rating
 from billing.services.reconcile_runs import KIND as RECONCILIATION
 from billing.services.reconcile_runs import LEASE_S as RECONCILIATION_LEASE_S
 from billing.services.reconcile_runs import carry_out as reconcile
@@ -26,6 +29,7 @@ EFFECTS: dict[str, Effect] = {
     EXPORT: Effect(act=carry_on_export, is_in_database=False, lease_s=EXPORT_LEASE_S),
     EVAL: Effect(act=carry_on_eval, is_in_database=False, lease_s=EVAL_LEASE_S),
     CLOSING: Effect(act=carry_on_closing, is_in_database=False, lease_s=CLOSING_LEASE_S),
+    RE_RATING: Effect(act=carry_on_re_rating, is_in_database=False, lease_s=RE_RATING_LEASE_S),
     RECONCILIATION: Effect(act=reconcile, is_in_database=False, lease_s=RECONCILIATION_LEASE_S),
     WEBHOOK: Effect(act=deliver, is_in_database=False, lease_s=60.0),
 }

@@ -68,16 +68,35 @@ class GpuCostShape(s.Serializer):
     created_at = s.DateTimeField()
 
 
-class NewReRating(s.Serializer):
+class ReRatingTried(s.Serializer):
     model = s.CharField(max_length=200)
     price_version = s.IntegerField(min_value=1, max_value=2**31 - 1, help_text="of the price they are to have")
     starts_at = s.DateTimeField(help_text="of requests that ended then or later")
     ends_at = s.DateTimeField(help_text="the first instant that is not of it")
     tenant = s.CharField(required=False, allow_null=True, default=None, max_length=63, help_text="of one tenant only: its name")
+
+
+class NewReRating(ReRatingTried):
     reason = s.CharField(max_length=500, help_text="shown beside the amounts")
     reference = s.CharField(
         max_length=200, required=False, default="", allow_blank=True, help_text="given twice, it is one re-rating"
     )
+
+
+class TriedShape(s.Serializer):
+    requests = s.IntegerField()
+    was_usd = text(f"what they cost now, with all adjustments; {USD}")
+    would_usd = text(USD)
+    more_usd = text(f"the difference; below zero: they would cost less; {USD}")
+
+
+class TriedTenantShape(TriedShape):
+    tenant = s.CharField()
+
+
+class ReRatingDryRunShape(s.Serializer):
+    rows = TriedTenantShape(many=True, help_text="by tenant, those that it changes most first")
+    total = TriedShape()
 
 
 class ReRatingShape(s.Serializer):
@@ -90,8 +109,12 @@ class ReRatingShape(s.Serializer):
     reason = s.CharField()
     reference = s.CharField()
     actor = s.CharField()
+    requests_total = s.IntegerField(allow_null=True, help_text="when it was asked for; null: not counted yet")
     requests = s.IntegerField(help_text="that were looked at")
     adjusted = s.IntegerField()
     amount_usd = text(f"below zero: they cost less now; {USD}")
     created_at = s.DateTimeField()
-    ended_at = s.DateTimeField(allow_null=True, help_text="null: it was cut off; post it again to carry it on")
+    moved_at = s.DateTimeField(allow_null=True, help_text="when it last came further")
+    ended_at = s.DateTimeField(
+        allow_null=True, help_text="null: a worker is at it, or it was cut off: post it again with its reference to carry it on"
+    )

@@ -52,6 +52,7 @@ OF_OPERATORS: dict[str, Any] = {
     "prices/": operator_prices.Prices,
     "prices/dry-run/": operator_prices.PriceDryRun,
     "re-ratings/": operator_rates.ReRatings,
+    "re-ratings/dry-run/": operator_rates.ReRatingDryRun,
     "re-ratings/<id:run_id>/": operator_rates.OneReRating,
     "tax-rates/": operator_rates.TaxRates,
     "exchange-rates/": operator_rates.ExchangeRates,

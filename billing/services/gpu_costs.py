@@ -29,8 +29,8 @@ class MachineTime:
     """Of it, for which no cost was set: the cost lacks these."""
 
 
-def set_gpu_cost(*, cost_micros: int, effective_from: datetime, actor: str, machine_kind: str = "", model: str = "") -> GpuCost:
-    """Of an hour of one replica, on a kind of machine or of a model. Raises InvalidInput; Conflict: that instant has one."""
+def check_gpu_cost(*, cost_micros: int, effective_from: datetime, machine_kind: str = "", model: str = "") -> GpuCost:
+    """What `set_gpu_cost` would add, not stored. Raises as it does."""
     machine_kind = machine_kind.strip()
     if bool(machine_kind) == bool(model):
         raise InvalidInput("a cost is of a kind of machine or of a model: name one of them", param="machine_kind")
@@ -40,18 +40,26 @@ def set_gpu_cost(*, cost_micros: int, effective_from: datetime, actor: str, mach
         raise InvalidInput(f"there is no model {model!r}", param="model")
     if not 0 <= cost_micros <= MAX_COST_MICROS:
         raise InvalidInput(f"a cost is from 0 to {MAX_COST_MICROS // MICROS_A_USD} US dollars an hour", param="cost")
+    if GpuCost.objects.filter(machine_kind=machine_kind, model=model, effective_from=effective_from).exists():
+        raise _is_set(model or machine_kind, effective_from)
+    return GpuCost(machine_kind=machine_kind, model=model, cost_micros=cost_micros, effective_from=effective_from)
+
+
+def set_gpu_cost(*, cost_micros: int, effective_from: datetime, actor: str, machine_kind: str = "", model: str = "") -> GpuCost:
+    """Of an hour of one replica, on a kind of machine or of a model. Raises InvalidInput; Conflict: that instant has one."""
+    row = check_gpu_cost(cost_micros=cost_micros, effective_from=effective_from, machine_kind=machine_kind, model=model)
     try:
         with transaction.atomic():
-            row = GpuCost.objects.create(
-                machine_kind=machine_kind, model=model, cost_micros=cost_micros, effective_from=effective_from
-            )
+            row.save(force_insert=True)
             after = {"cost_micros": cost_micros, "effective_from": effective_from.isoformat()}
-            record_audit(actor=actor, action="gpu_cost.set", target=model or machine_kind, after=after)
+            record_audit(actor=actor, action="gpu_cost.set", target=row.model or row.machine_kind, after=after)
     except IntegrityError:
-        raise Conflict(
-            f"{model or machine_kind} has a cost from {effective_from} on already; costs are never changed"
-        ) from None
+        raise _is_set(row.model or row.machine_kind, effective_from) from None
     return row
+
+
+def _is_set(whose: str, since: datetime) -> Conflict:
+    return Conflict(f"{whose} has a cost from {since} on already; costs are never changed", param="effective_from")
 
 
 def gpu_costs() -> list[GpuCost]:

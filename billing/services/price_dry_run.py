@@ -64,10 +64,10 @@ def dry_run_price(
         rows = rows.filter(tenant_id=tenant_id)
     price = Price(model=model, tier=tier, input_micros=amounts[0], cached_micros=amounts[1], output_micros=amounts[2])
     found = _rated_again(rows)
-    for line in _billable(rows):
+    for line in billable(rows):
         key = (line["tier"], line["tenant_id"])
         requests, was, would = found.get(key, (0, 0, 0))
-        found[key] = (requests + line["requests"], was + int(line["was"] or 0), would + _cost(price, line))
+        found[key] = (requests + line["requests"], was + int(line["was"] or 0), would + cost_of(price, line))
     return DryRun(model, month, [DryRunRow(*key, *found[key]) for key in sorted(found)])
 
 
@@ -89,7 +89,7 @@ def _rated_again(rows: QuerySet[UsageRecord]) -> dict[tuple[str, UUID], tuple[in
     return {(tier, tenant_id): (0, int(picos), 0) for tier, tenant_id, picos in sums}
 
 
-def _billable(rows: QuerySet[UsageRecord]) -> Iterable[dict[str, Any]]:
+def billable(rows: QuerySet[UsageRecord]) -> Iterable[dict[str, Any]]:
     """A price is linear: what many requests cost is what their tokens cost together, by discount and end."""
     whole = Q(end_state__in=WHOLE)
     lines: Iterable[dict[str, Any]] = rows.values(*_BY, "discount_percent").annotate(
@@ -102,7 +102,8 @@ def _billable(rows: QuerySet[UsageRecord]) -> Iterable[dict[str, Any]]:
     return lines
 
 
-def _cost(price: Price, line: dict[str, Any]) -> int:
+def cost_of(price: Price, line: dict[str, Any]) -> int:
+    """Of one line of `billable`, in pico-dollars."""
     return unit_price(price, line["discount_percent"]).amount_picos(
         prompt_tokens=line["prompt"] or 0, cached_tokens=line["cached"] or 0, completion_tokens=line["completion"] or 0
     )

@@ -19,26 +19,34 @@ MAX_UNITS_A_USD = 10**6
 PLAIN = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
 
 
-def set_tax_rate(*, country: str, name: str, percent: str, effective_from: date, actor: str) -> TaxRate:
-    """`percent` as a decimal number with at most two places. Raises InvalidInput; Conflict where that day has one."""
+def check_tax_rate(*, country: str, name: str, percent: str, effective_from: date) -> TaxRate:
+    """What `set_tax_rate` would add, not stored. Raises as it does."""
     country, name = country.strip().upper(), " ".join(name.split())
     if country not in COUNTRIES:
         raise InvalidInput(f"country must be a two-letter code of ISO 3166, such as DE: {country!r}", param="country")
     if not 1 <= len(name) <= 32 or not name.isprintable():
         raise InvalidInput("a tax has a name of 1 to 32 characters, such as VAT", param="name")
     basis_points = _whole(percent, scale=100, at_most=10_000, param="percent", what="a percentage with at most two decimals")
+    if TaxRate.objects.filter(country=country, effective_from=effective_from).exists():
+        raise _is_set(country, effective_from)
+    return TaxRate(country=country, name=name, basis_points=basis_points, effective_from=effective_from)
+
+
+def set_tax_rate(*, country: str, name: str, percent: str, effective_from: date, actor: str) -> TaxRate:
+    """`percent` as a decimal number with at most two places. Raises InvalidInput; Conflict where that day has one."""
+    rate = check_tax_rate(country=country, name=name, percent=percent, effective_from=effective_from)
     try:
         with transaction.atomic():
-            rate = TaxRate.objects.create(country=country, name=name, basis_points=basis_points, effective_from=effective_from)
-            after = {"basis_points": basis_points, "effective_from": effective_from.isoformat()}
-            record_audit(actor=actor, action="tax_rate.set", target=f"{country} {name}", after=after)
+            rate.save(force_insert=True)
+            after = {"basis_points": rate.basis_points, "effective_from": effective_from.isoformat()}
+            record_audit(actor=actor, action="tax_rate.set", target=f"{rate.country} {rate.name}", after=after)
     except IntegrityError:
-        raise Conflict(f"{country} has a rate from {effective_from} on already; rates are never changed") from None
+        raise _is_set(rate.country, effective_from) from None
     return rate
 
 
-def set_exchange_rate(*, currency: str, units_per_usd: str, effective_from: date, actor: str) -> ExchangeRate:
-    """What a US dollar is worth, with at most nine decimals. Raises InvalidInput; Conflict where that day has one."""
+def check_exchange_rate(*, currency: str, units_per_usd: str, effective_from: date) -> ExchangeRate:
+    """What `set_exchange_rate` would add, not stored. Raises as it does."""
     currency = currency.strip().upper()
     if currency not in MINOR_DIGITS or currency == USD:
         raise InvalidInput(f"currency must be a code of ISO 4217 other than USD: {currency!r}", param="currency")
@@ -47,14 +55,26 @@ def set_exchange_rate(*, currency: str, units_per_usd: str, effective_from: date
     )
     if rate_nanos == 0:
         raise InvalidInput("a US dollar is worth something in any currency", param="rate")
+    if ExchangeRate.objects.filter(currency=currency, effective_from=effective_from).exists():
+        raise _is_set(currency, effective_from)
+    return ExchangeRate(currency=currency, rate_nanos=rate_nanos, effective_from=effective_from)
+
+
+def set_exchange_rate(*, currency: str, units_per_usd: str, effective_from: date, actor: str) -> ExchangeRate:
+    """What a US dollar is worth, with at most nine decimals. Raises InvalidInput; Conflict where that day has one."""
+    rate = check_exchange_rate(currency=currency, units_per_usd=units_per_usd, effective_from=effective_from)
     try:
         with transaction.atomic():
-            rate = ExchangeRate.objects.create(currency=currency, rate_nanos=rate_nanos, effective_from=effective_from)
-            after = {"rate_nanos": rate_nanos, "effective_from": effective_from.isoformat()}
-            record_audit(actor=actor, action="exchange_rate.set", target=currency, after=after)
+            rate.save(force_insert=True)
+            after = {"rate_nanos": rate.rate_nanos, "effective_from": effective_from.isoformat()}
+            record_audit(actor=actor, action="exchange_rate.set", target=rate.currency, after=after)
     except IntegrityError:
-        raise Conflict(f"{currency} has a rate from {effective_from} on already; rates are never changed") from None
+        raise _is_set(rate.currency, effective_from) from None
     return rate
+
+
+def _is_set(whose: str, day: date) -> Conflict:
+    return Conflict(f"{whose} has a rate from {day} on already; rates are never changed", param="effective_from")
 
 
 def tax_rates(country: str = "") -> QuerySet[TaxRate]:

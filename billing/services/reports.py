@@ -18,7 +18,7 @@ from billing.credit_models import GrantReturn, GrantUse
 from billing.models import UsageDay, UsageHour, UsageQuarter, UsageSlot
 from billing.services.usage_slots import HOUR_S, ON_TARGET
 from headway.errors import InvalidInput
-from headway.months import UTC_NAME, midnight, next_month_name, zone_named
+from headway.months import UTC_NAME, midnight, zone_named
 from tenants.selectors import time_zones
 
 OWN = "own"
@@ -107,16 +107,6 @@ def bounds(query: ReportQuery) -> tuple[datetime, datetime]:
     """As instants; of OWN those of UTC's calendar."""
     zone = UTC_NAME if query.time_zone == OWN else query.time_zone
     return midnight(query.first, zone), midnight(query.end, zone)
-
-
-def whole_months(query: ReportQuery) -> list[str]:
-    """Of the calendar ("YYYY-MM"), all of whose days are in it."""
-    name = f"{query.first:%Y-%m}" if query.first.day == 1 else next_month_name(f"{query.first:%Y-%m}")
-    found = []
-    while date.fromisoformat(f"{next_month_name(name)}-01") <= query.end:
-        found.append(name)
-        name = next_month_name(name)
-    return found
 
 
 def credits_of_months(months: Iterable[str]) -> dict[UUID, int]:

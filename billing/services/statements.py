@@ -79,7 +79,7 @@ def draft_statement(tenant_id: UUID, month: str, *, now: datetime | None = None,
     money = Money(account.currency, MINOR_DIGITS[account.currency], exchange_rate_on(account.currency, on))
     sums, prices = usage_sums(tenant_id, month, starts_at)
     used = [*usage_lines(sums, prices, money), *adjustment_lines(adjustment_sums(tenant_id, month), money)]
-    credit, (owed_picos, owed_from) = credit_used(tenant_id, month), _owed(tenant_id, month)
+    credit, (owed_picos, owed_from) = credit_used(tenant_id, month), owed_before(tenant_id, month)
     settled = _settled(used, owed_picos, owed_from, credit, month, money)
     tax = tax_of(seller_country=settings.COMPANY_COUNTRY, country=account.country, tax_id=account.tax_id, on=on)
     lines = [*settled, *_tax_lines(tax, settled)]
@@ -138,7 +138,7 @@ def _tax_lines(tax: Tax, lines: list[DraftLine]) -> list[DraftLine]:
     return [DraftLine(kind=LineKind.TAX, label=tax.label, amount_picos=None, amount_minor=amount_minor)]
 
 
-def _owed(tenant_id: UUID, month: str) -> tuple[int, str]:
+def owed_before(tenant_id: UUID, month: str) -> tuple[int, str]:
     """What the newest statement owes the customer, and its month: each takes over all that was owed before it."""
     newest = Statement.objects.filter(tenant_id=tenant_id).exclude(month=month).order_by("-id").first()
     return (newest.carried_out_picos, newest.month) if newest is not None else (0, "")

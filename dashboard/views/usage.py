@@ -11,7 +11,7 @@ from dashboard.request_file import head, request_rows
 from dashboard.seats import Seat, seated
 from dashboard.services.saved_views import delete_view, save_view, views_of
 from dashboard.telling import tell_next_page
-from dashboard.usage_page import usage_csv, usage_page
+from dashboard.usage_page import billed_in, usage_csv, usage_page
 from headway.errors import HeadwayError
 from headway.streaming import csv_file
 from tenants.access import Action
@@ -20,8 +20,10 @@ from tenants.access import Action
 @require_GET
 @seated(Action.VIEW_USAGE)
 def usage(request: HttpRequest, seat: Seat) -> HttpResponse:
-    page = usage_page(seat.tenant, request.GET, timezone.now())
-    return render(request, "dashboard/usage.html", {"usage": page, "views": views_of(seat.tenant, seat.user)})
+    now = timezone.now()
+    page = usage_page(seat.tenant, request.GET, now)
+    billed = billed_in(seat.tenant, page.query, now) if seat.may(Action.VIEW_BILLING) else []
+    return render(request, "dashboard/usage.html", {"usage": page, "billed": billed, "views": views_of(seat.tenant, seat.user)})
 
 
 @require_GET

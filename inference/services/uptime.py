@@ -25,6 +25,11 @@ class Uptime:
     ends_at: datetime
 
 
+def machine_kinds() -> list[str]:
+    """As node agents name them, and EXTERNAL."""
+    return [*NodeHeartbeat.objects.order_by("machine_kind").values_list("machine_kind", flat=True).distinct(), EXTERNAL]
+
+
 def uptimes(*, starts_at: datetime, ends_at: datetime, now: datetime) -> list[Uptime]:
     """Cut to the range, which does not reach beyond `now`; by model and replica."""
     ends_at = min(ends_at, now)

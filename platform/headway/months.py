@@ -46,6 +46,16 @@ def previous_month_name(name: str) -> str:
     return f"{int(year) - (month == '01'):04d}-{(int(month) - 2) % 12 + 1:02d}"
 
 
+def whole_months(first: date, end: date) -> list[str]:
+    """Those all of whose days lie in [first, end)."""
+    name = f"{first:%Y-%m}" if first.day == 1 else next_month_name(f"{first:%Y-%m}")
+    found = []
+    while date.fromisoformat(f"{next_month_name(name)}-01") <= end:
+        found.append(name)
+        name = next_month_name(name)
+    return found
+
+
 def _month(year: int, month: int, time_zone: str) -> Month:
     zone = zone_named(time_zone) or UTC
     start = datetime(year, month, 1, tzinfo=zone)

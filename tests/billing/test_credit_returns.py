@@ -12,6 +12,7 @@ from billing.models import Adjustment, Balance, BalanceEntry, Grant, GrantReturn
 from billing.services.adjustments import adjust_usage, net_picos
 from billing.services.balance_reads import unbalanced_grants
 from billing.services.balances import debit_balance, expire_grants
+from billing.services.billed_months import billed_months, carried_over
 from billing.services.closing import close_statement
 from billing.services.ledger import record_usage
 from billing.services.reports import credits_of_months
@@ -190,8 +191,19 @@ def test_the_balance_is_what_was_granted_less_what_usage_and_corrections_took_in
         elif step == "debit" and sum(lefts(acme)) > 500_000:
             debit_balance(tenant_id=acme.id, amount_micros=1_000, reason="x", actor="test", now=now, **NOBODY)
         assert_it_adds_up(acme)
+        assert_months_are_what_statements_say(acme, [*closed, month_of(now, "UTC").name])
         overdrawn += Balance.objects.filter(overdrawn_picos__gt=0).exists()
     assert len(closed) >= 2 and GrantReturn.objects.exists() and bool(overdrawn) == (granted < 900_000)
+
+
+def assert_months_are_what_statements_say(tenant: Tenant, months: list[str]) -> None:
+    found = billed_months(tenant.id, months)
+    for each in found[:-1]:
+        lines = Statement.objects.get(tenant_id=tenant.id, month=each.month).lines.exclude(kind="tax")
+        assert each.is_closed and each.invoiced_picos == sum(line.amount_picos or 0 for line in lines)
+    closed = found[:-1]
+    invoiced = sum(each.used_picos for each in closed) - credits_of_months(months[:-1]).get(tenant.id, 0)
+    assert invoiced + carried_over(months[:-1]).get(tenant.id, 0) == sum(each.invoiced_picos for each in closed)
 
 
 def assert_it_adds_up(tenant: Tenant) -> None:

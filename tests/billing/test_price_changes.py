@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
 from billing.models import Adjustment, Price, UsageRecord
+from billing.re_rating_models import ReRating
 from billing.selectors import spent_picos
 from billing.services.adjustments import adjust_usage, net_picos
 from billing.services.ledger import record_usage
 from billing.services.open_months import close_month
 from billing.services.price_dry_run import dry_run_price
 from billing.services.rating import UnitPrice, amount_of, net_unit, unit_price
-from billing.services.re_rating import ReRated, re_rate
+from billing.services.re_rating import Span
+from billing.services.re_rating_dry_run import dry_run_re_rating
+from billing.services.re_rating_runs import re_rate
 from headway.errors import HeadwayError, InvalidInput, NotFound
 from inference.gateway.record import DONE
 from inference.models import Model
@@ -62,16 +65,13 @@ def dry(micros: tuple[int, int, int] = NEW, month: str = "2026-11", **more: Any)
     return dry_run_price(model="m", month=month, **given)
 
 
-def again(version: int = 2, **changes: Any) -> ReRated:
-    given: dict[str, Any] = {
-        "model": "m",
-        "version": version,
-        **SPAN,
-        "reason": "priced wrong",
-        "actor": "test",
-        "now": DECEMBER,
-    }
-    return re_rate(**(given | changes))
+def again(version: int = 2, *, reason: str = "priced wrong", **changes: Any) -> ReRating:
+    return re_rate(span=span(version, **changes), reason=reason, actor="test", now=DECEMBER)
+
+
+def span(version: int = 2, **changes: Any) -> Span:
+    given: dict[str, Any] = {"model": "m", "price_version": version, **SPAN}
+    return Span(**(given | changes))
 
 
 @given(
@@ -116,12 +116,20 @@ class AnyMonth(TestCase):
         trial = dry()
         assert {(row.tier, row.tenant_id): row.was_picos for row in trial.rows} == self.ledger()
         priced(2, NEW)
+        tried = dry_run_re_rating(span())
         again()
+        assert {row.tenant_id: row.would_picos for row in tried} == self.by_tenant()
         assert {(row.tier, row.tenant_id): row.would_picos for row in trial.rows} == self.ledger()
         assert [(row.was_picos, row.would_picos) for row in dry().rows] == [(row.would_picos,) * 2 for row in trial.rows]
         assert (again().adjusted, trial.total()[0]) == (0, len(all_used))
         assert_equal()
         assert_months_equal()
+
+    def by_tenant(self) -> dict[UUID, int]:
+        found: dict[UUID, int] = {}
+        for (_, tenant_id), picos in self.ledger().items():
+            found[tenant_id] = found.get(tenant_id, 0) + picos
+        return found
 
     def ledger(self) -> dict[tuple[str, UUID], int]:
         found: dict[tuple[str, UUID], int] = {}
@@ -180,7 +188,10 @@ def test_what_was_given_stays_given_and_nothing_comes_to_cost_less_than_nothing(
     adjust_usage(tenant_id=acme.id, request_id="r1", amount_picos=-cost + 5, **asked)
     adjust_usage(tenant_id=acme.id, request_id="r2", amount_picos=-100, **asked)
     priced(2, (500_000, 50_000, 1_500_000))
-    again()
+    (tried,) = dry_run_re_rating(span())
+    done = again()
+    assert (tried.was_picos, tried.would_picos) == (cost + 5 - 100, cost // 2 - 100), "the first is worth nothing, and no less"
+    assert done.amount_picos == tried.would_picos - tried.was_picos
     assert [net_picos(record) for record in UsageRecord.objects.order_by("id")] == [0, cost // 2 - 100]
     assert_equal()
 

@@ -15,11 +15,11 @@ from django.test.utils import CaptureQueriesContext
 from billing.models import Adjustment, Grant, GrantUse, MonthSpend, UsageDay, UsageHour, UsageQuarter, UsageRecord
 from billing.services.adjustments import adjust_usage
 from billing.services.ledger import record_usage
-from billing.services.reports import OWN, ReportQuery, credits_of_months, report, whole_months
+from billing.services.reports import OWN, ReportQuery, credits_of_months, report
 from billing.services.statements import draft_statement
 from billing.services.usage_series import UsageQuery, aligned, usage_series
 from headway.errors import InvalidInput
-from headway.months import month_named
+from headway.months import month_named, whole_months
 from tenants.models import Tenant
 from tenants.services.terms import set_limits
 from tests.billing.priced_usage import LONG_AGO, price, used
@@ -166,9 +166,9 @@ def test_what_cannot_be_reported_is_refused_by_name(wrong: dict[str, object], pa
 
 
 def test_months_that_a_range_cuts_are_not_whole() -> None:
-    assert whole_months(ReportQuery(date(2026, 10, 31), date(2027, 1, 2))) == ["2026-11", "2026-12"]
-    assert whole_months(ReportQuery(date(2026, 11, 1), date(2026, 11, 30))) == []
-    assert whole_months(ReportQuery(*NOVEMBER)) == ["2026-11"]
+    assert whole_months(date(2026, 10, 31), date(2027, 1, 2)) == ["2026-11", "2026-12"]
+    assert whole_months(date(2026, 11, 1), date(2026, 11, 30)) == []
+    assert whole_months(*NOVEMBER) == ["2026-11"]
 
 
 def test_credits_are_those_of_the_billing_months_and_of_no_other(tenants: list[Tenant]) -> None:

@@ -19,7 +19,7 @@ from dashboard.models import SavedView
 from dashboard.request_file import ROWS_A_READ
 from dashboard.services.saved_views import MAX_VIEWS
 from dashboard.usage_page import usage_page
-from headway.money import PICOS_A_USD
+from headway.money import PICOS_A_USD, picos_to_usd
 from headway.streaming import ROWS_A_PIECE
 from tenants.models import Tenant
 from tenants.services.keys import revoke_api_key
@@ -222,3 +222,19 @@ def test_who_may_not_see_requests_gets_no_file_of_them(acme: Furnished) -> None:
     billing = client_of(acme, "billing")
     assert billing.get("/t/acme/requests.csv").status_code == 403
     assert "CSV of requests" not in billing.get("/t/acme/usage/?range=30d").content.decode()
+
+
+# What it comes to on invoices
+
+
+def test_months_are_shown_as_they_are_invoiced_to_who_may_see_bills(acme: Furnished) -> None:
+    statement, invoice = acme.invoice.statement, acme.invoice
+    last = (statement.ends_at - timedelta(days=1)).date()
+    address = f"/t/acme/usage/?range=custom&from={statement.month}-01&to={last}"
+    shown = client_of(acme).get(address).content.decode()
+    assert "As it is invoiced, by billing month" in shown and str(invoice.number) in shown
+    assert f"${picos_to_usd(statement.ledger_picos)}" in shown
+    for page in (client_of(acme).get(f"{address}&model={MODELS[0]}"), client_of(acme, "viewer").get(address)):
+        assert page.status_code == 200 and "As it is invoiced" not in page.content.decode()
+    running = client_of(acme, "billing").get("/t/acme/usage/?range=month").content.decode()
+    assert "so far" in running

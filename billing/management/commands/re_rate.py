@@ -3,7 +3,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from billing.management.commands.set_price import time_of
-from billing.services.re_rating import re_rate
+from billing.services.re_rating import Span
+from billing.services.re_rating_runs import re_rate
 from headway.command import HeadwayCommand, actor
 from headway.money import picos_to_usd
 from tenants.services.tenants import tenant_named
@@ -19,17 +20,19 @@ class Command(HeadwayCommand):
         parser.add_argument("--to", dest="ends_at", required=True, metavar="TIME", help="the first instant that is not of it")
         parser.add_argument("--tenant", help="of one tenant only: its name or id")
         parser.add_argument("--reason", required=True, help="shown beside the amounts")
+        parser.add_argument(
+            "--reference", default="", help="given again it is the same one: done once, carried on where it was cut off"
+        )
 
     def handle(self, *, model: str, price_version: int, tenant: str | None, json: bool, **options: Any) -> None:
-        done = re_rate(
+        span = Span(
             model=model,
-            version=price_version,
+            price_version=price_version,
             starts_at=time_of(options["starts_at"], "--from"),
             ends_at=time_of(options["ends_at"], "--to"),
             tenant_id=tenant_named(tenant).id if tenant else None,
-            reason=options["reason"],
-            actor=actor(),
         )
+        done = re_rate(span=span, reason=options["reason"], reference=options["reference"], actor=actor())
         amount_usd = picos_to_usd(done.amount_picos)
         data = {"requests": done.requests, "adjusted": done.adjusted, "amount_usd": amount_usd}
         self.print_result(

@@ -19,6 +19,9 @@ from tests.billing.issued import issued
 from tests.billing.priced_usage import price, used
 from tests.tenants.api.cast import Api, code_of
 from tests.tenants.cast import tenant_with
+from tests.workers.broker import Broker
+from tests.workers.outbox_work import work
+from workers.models import OutboxEntry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("company")]
 AUGUST = datetime(2026, 8, 15, tzinfo=UTC)
@@ -108,37 +111,65 @@ def test_one_that_was_cut_off_is_carried_on_and_tells_all_it_has_changed(api: Ap
     record_usage(drafts=drafts, now=AUGUST)
     _price(2, 300_000)
     monkeypatch.setattr(re_rating, "BATCH", 1)
-    whole = re_rating._rate_batch
+    whole = re_rating._rate
     batches: list[Any] = []
 
-    def stopped(*args: Any, **options: Any) -> None:
+    def stopped(*args: Any) -> None:
         if len(batches) == 2:
             raise SystemExit("killed")
         batches.append(args)
-        whole(*args, **options)
+        whole(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(re_rating, "_rate_batch", stopped)
+        patched.setattr(re_rating, "_rate", stopped)
         with pytest.raises(SystemExit):
             api.post("operator/re-ratings/", asked_again(reference="T"))
     cut_off = ReRating.objects.get()
-    assert (cut_off.adjusted, cut_off.ended_at) == (2, None)
+    assert (cut_off.requests, cut_off.adjusted, cut_off.ended_at) == (2, 2, None)
     values = api.post("operator/re-ratings/", asked_again(reference="T")).json()
     assert (values["id"], values["requests"], values["adjusted"], values["amount_usd"]) == (cut_off.id, 3, 3, "-0.000006")
     assert Adjustment.objects.count() == 3
 
 
-def test_what_is_too_long_or_unknown_is_refused_and_changes_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def three_used_and_a_price_cut() -> None:
     tenant = tenant_with("acme")
     drafts = [used(tenant, f"r{each}", AUGUST, tokens=(10, 0, 0), price=_price(1, 500_000)) for each in range(3)]
     record_usage(drafts=drafts, now=AUGUST)
     _price(2, 300_000)
+
+
+def test_a_large_one_is_a_workers_and_is_asked_for_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    Broker(monkeypatch)
+    three_used_and_a_price_cut()
     monkeypatch.setattr(re_rating_runs, "MAX_REQUESTS", 2)
-    path = "operator/re-ratings/"
-    assert refused(api.post(path, asked_again())) == (400, "ends_at")
-    assert refused(api.post(path, asked_again(ends_at="2026-08-01T00:00:00Z"))) == (400, "ends_at")
-    assert refused(api.post(path, asked_again(price_version=9))) == (404, "version")
-    assert code_of(api.post(path, asked_again(tenant="nobody"))) == "tenant_not_found"
+    asked = asked_again(reference="T")
+    first, second = (api.post("operator/re-ratings/", asked) for _ in range(2))
+    assert first.status_code == second.status_code == 201 and first.json() == second.json()
+    values = first.json()
+    assert (values["requests_total"], values["requests"], values["ended_at"]) == (None, 0, None)
+    assert not Adjustment.objects.exists() and OutboxEntry.objects.filter(kind=re_rating_runs.KIND).count() == 1
+    work(re_rating_runs.KIND)
+    done = api.get(f"operator/re-ratings/{values['id']}/").json()
+    assert (done["requests_total"], done["requests"], done["adjusted"], done["amount_usd"]) == (3, 3, 3, "-0.000006")
+    assert done["ended_at"] is not None and api.post("operator/re-ratings/", asked).json() == done
+
+
+def test_what_it_would_change_is_told_by_tenant_and_nothing_is_changed(api: Api) -> None:
+    three_used_and_a_price_cut()
+    asked = asked_again()
+    asked.pop("reason")
+    tried = api.post("operator/re-ratings/dry-run/", asked).json()
+    line = {"requests": 3, "was_usd": "0.000015", "would_usd": "0.000009", "more_usd": "-0.000006"}
+    assert tried == {"rows": [{"tenant": "acme", **line}], "total": line}
+    assert not ReRating.objects.exists() and not Adjustment.objects.exists()
+
+
+def test_what_is_unknown_is_refused_and_changes_nothing(api: Api) -> None:
+    three_used_and_a_price_cut()
+    for path in ("operator/re-ratings/", "operator/re-ratings/dry-run/"):
+        assert refused(api.post(path, asked_again(ends_at="2026-08-01T00:00:00Z"))) == (400, "ends_at")
+        assert refused(api.post(path, asked_again(price_version=9))) == (404, "version")
+        assert code_of(api.post(path, asked_again(tenant="nobody"))) == "tenant_not_found"
     assert not ReRating.objects.exists() and not Adjustment.objects.exists()
 
 
