@@ -31,7 +31,8 @@ class Sight:
     """What one look saw."""
 
     state: RolloutState
-    step: int
+    place: tuple[object, ...]
+    """Where the rollout was: see `_place_of`."""
     plan: Plan
     fleet: Fleet
     verdict: Verdict
@@ -51,7 +52,7 @@ def tick_rollout(rollout: Rollout, *, now: datetime) -> None:
     sight = look_at_rollout(rollout, now=now)
     with transaction.atomic():
         pool = held_pool(rollout)
-        if (rollout.state, rollout.step) != (sight.state, sight.step) or not rollout.is_open:
+        if _place_of(rollout) != sight.place or not rollout.is_open:
             return
         if rollout.state == _S.ROLLING_BACK:
             tick_way_back(rollout, pool, now=now)
@@ -63,6 +64,11 @@ def tick_rollout(rollout: Rollout, *, now: datetime) -> None:
             return
         _STEPS[sight.state](rollout, pool, sight, trouble)
         settle_fleet(pool, now=now)
+
+
+def _place_of(rollout: Rollout) -> tuple[object, ...]:
+    """What evidence is read for: of another share or window, even in the same step, it says nothing."""
+    return rollout.state, rollout.step, rollout.share_ppm, rollout.shadow_share_ppm, rollout.measured_since
 
 
 def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
@@ -86,7 +92,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     verdict = joined(*verdicts)
     return Sight(
         state=RolloutState(rollout.state),
-        step=rollout.step,
+        place=_place_of(rollout),
         plan=plan,
         fleet=fleet,
         verdict=verdict,

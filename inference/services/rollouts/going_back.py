@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from inference.errors import RolloutMoved
 from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.rollouts.fleet import fleet_of, settle_fleet, settle_stable
@@ -46,6 +47,17 @@ def go_back(
     settle_fleet(pool, now=now)
     if is_by_itself:
         tell_operators(rollout, reason)
+
+
+def stay_promoted(rollout: Rollout, *, pool: Pool, actor: str, now: datetime) -> None:
+    """Give up a way back from promotion: where the old version cannot serve, it would wait for ever. With the pool held.
+
+    Raises RolloutMoved where there is none, or the old version is stable again.
+    """
+    if pool.version_id != rollout.to_version_id:
+        raise RolloutMoved(f"rollout {rollout.pk} is on its way back, and {rollout.from_version} is stable")
+    move(rollout, _S.PROMOTED, pool=pool, actor=actor, reason=f"{rollout.to_version} stays stable", now=now, ended_at=now)
+    settle_fleet(pool, now=now)
 
 
 def make_way(pool: Pool, *, reason: str, now: datetime) -> None:

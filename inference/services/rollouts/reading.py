@@ -160,7 +160,7 @@ def _may(rollout: Rollout, now: datetime) -> dict[str, bool]:
     return {
         "start": state == _S.DRAFT,
         "pause": runs,
-        "resume": state == _S.PAUSED,
+        "resume": state == _S.PAUSED or (state == _S.ROLLING_BACK and is_stable),
         "approve": may_be_promoted(rollout) and waits_for_approval(rollout),
         "promote": may_be_promoted(rollout),
         "roll_back": runs or state == _S.PAUSED or is_back_open,
