@@ -66,6 +66,9 @@ class Rollout(models.Model):
     scheduled_for = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     measured_since = models.DateTimeField(null=True, blank=True, help_text="when the state or step began that is judged now")
+    engines_taken = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="of both versions, when it was last looked at: what failed with them is not judged"
+    )
     promoted_at = models.DateTimeField(null=True, blank=True)
     breached_at = models.DateTimeField(null=True, blank=True, help_text="when a gate was found broken")
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -97,8 +97,9 @@ def _serve_again(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
     new = fleet_of(pool, rollout.to_version, since=None, now=now)
     needed = min(max(1, pool.desired_replicas), max(1, old.certified)) if pool.desired_replicas else 0
     if old.ready < needed and not (old.ready and not new.ready):
+        reasons = trouble or "; ".join(old.reasons)
         waits = f"{old.ready} of {needed} replicas of {rollout.from_version} serve"
-        say(rollout, _why(rollout, f"{waits}{f': {trouble}' if trouble else ''}"))
+        say(rollout, _why(rollout, f"{waits}{f': {reasons}' if reasons else ''}"))
         return
     make_stable(pool, rollout.from_version)
     settle_stable(pool)

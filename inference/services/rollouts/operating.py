@@ -13,7 +13,7 @@ from inference.rollout_models import Rollout, RolloutState
 from inference.services.database_clock import database_now
 from inference.services.holding import hold_pool
 from inference.services.registry import pool_of
-from inference.services.rollouts.approving import check_certified, check_maker, give_approval
+from inference.services.rollouts.approving import check_certified, check_maker, give_approval, is_to_be_promoted
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
 from inference.services.rollouts.going_back import go_back, stay_promoted
 from inference.services.rollouts.moves import change, held_pool, move, note
@@ -129,6 +129,8 @@ def promote_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
     with transaction.atomic():
         pool, now = held_pool(rollout), database_now()
         check_certified(rollout)
+        if is_to_be_promoted(rollout):
+            raise RolloutMoved(f"rollout {rollout.pk} is promoted already, as soon as replicas enough of it serve")
         give_approval(rollout, actor=actor, reason=reason, now=now)
         last = len(plan_of(rollout.schedule, rollout.gates).steps)
         why = _given(reason, "to be promoted without waiting")

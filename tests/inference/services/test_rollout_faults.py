@@ -98,7 +98,8 @@ def test_a_way_back_from_promotion_that_cannot_be_gone_is_given_up_and_the_next_
     for _ in range(5):
         cast.look()
     waits = rollout_numbered(rollout.pk)
-    assert (waits.state, "0 of 1 replicas of m v1 serve" in waits.reason) == (_S.ROLLING_BACK, True)
+    assert (waits.state, "0 of 1 replicas of m v1 serve: rep-" in waits.reason) == (_S.ROLLING_BACK, True)
+    assert "the engine ended with -9" in waits.reason
     assert shown(waits, now=cast.now)["may"]["resume"]
     resume_rollout(rollout=waits, actor="ada")
     cast.look()
@@ -139,8 +140,9 @@ def canary_whose_engine_was_taken(cast: Cast, **more: Any) -> tuple[Rollout, Rep
     replica = Replica.objects.get(version__number=2)
     take_down(replica_id=replica.id, expected=ReplicaState.READY, reason="its node is lost: no heartbeat for 10 s")
     Replica.objects.filter(pk=replica.pk).update(changed_at=cast.now)
-    cast.now += timedelta(seconds=5)
-    tick(cast.now)
+    for _ in range(2):
+        cast.now += timedelta(seconds=5)
+        tick(cast.now)
     return rollout_numbered(rollout.pk), replica
 
 
@@ -180,7 +182,7 @@ def test_a_candidate_that_nobody_has_room_for_any_more_is_not_waited_for_for_eve
     cast.now += timedelta(seconds=100)
     tick(cast.now)
     assert rollout_numbered(rollout.pk).state == _S.CANARY
-    cast.now += timedelta(seconds=21)
+    cast.now += timedelta(seconds=11)
     tick(cast.now)
     assert rollout_numbered(rollout.pk).state == _S.ROLLING_BACK
 
@@ -215,3 +217,47 @@ def test_of_two_looks_at_once_the_second_does_nothing_by_what_it_saw_before_the_
     tick_rollout(rollout_numbered(rollout.pk), now=cast.now)
     found = rollout_numbered(rollout.pk)
     assert (found.state, found.step, found.share_ppm) == (_S.CANARY, 0, 50_000)
+
+
+def canary_that_fails_on_a_node_of_its_own(cast: Cast) -> tuple[Rollout, Replica]:
+    """Many of its attempts, all since the node has beaten last."""
+    rollout = cast.started()
+    cast.until(rollout, _S.CANARY, share_ppm=50_000)
+    cast.serve("v1", 200)
+    cast.look()
+    NodeHeartbeat.objects.create(name="there", machine_kind="cpu", seen_at=cast.now)
+    Replica.objects.filter(version__number=2).update(node="there")
+    cast.serve("v2", 100, failing=60)
+    cast.now += timedelta(seconds=3)
+    tick(cast.now)
+    return rollout_numbered(rollout.pk), Replica.objects.get(version__number=2)
+
+
+def test_what_fails_is_judged_once_its_node_has_been_heard_of_since(cast: Cast) -> None:
+    rollout, _ = canary_that_fails_on_a_node_of_its_own(cast)
+    assert (rollout.state, findings(rollout)["errors"][0]) == (_S.CANARY, "insufficient")
+    NodeHeartbeat.objects.filter(name="there").update(seen_at=cast.now)
+    tick(cast.now)
+    assert rollout_numbered(rollout.pk).state == _S.ROLLING_BACK
+
+
+def test_what_failed_with_a_node_that_was_lost_is_never_judged(cast: Cast) -> None:
+    rollout, replica = canary_that_fails_on_a_node_of_its_own(cast)
+    take_down(replica_id=replica.id, expected=ReplicaState.READY, reason="its node is lost: no heartbeat for 10 s")
+    cast.now += timedelta(seconds=5)
+    tick(cast.now)
+    anew = rollout_numbered(rollout.pk)
+    assert (anew.state, anew.measured_since) == (_S.CANARY, cast.now)
+    assert "measured anew" in anew.events.latest("id").reason
+    cast.agent()
+    serve_well(cast)
+    cast.look(after_s=90)
+    cast.until(rollout, _S.CANARY, share_ppm=500_000)
+
+
+def test_a_node_that_is_silent_for_long_and_yet_not_lost_hides_nothing(cast: Cast) -> None:
+    """Its agent alone is away, and no other node is alive: its engines serve, and are judged."""
+    rollout, _ = canary_that_fails_on_a_node_of_its_own(cast)
+    cast.now += timedelta(seconds=15)
+    tick(cast.now)
+    assert rollout_numbered(rollout.pk).state == _S.ROLLING_BACK

@@ -229,6 +229,10 @@ def test_it_is_promoted_without_waiting_once_replicas_enough_serve() -> None:
     cast.until(rollout, _S.CANARY, share_ppm=50_000)
     promote_rollout(rollout=rollout, actor="test", reason="an embargo ends")
     assert cast.told()["stable"] == "v1"  # one of its replicas serves yet
+    with pytest.raises(RolloutMoved, match="is promoted already"):  # by another, at the same moment
+        promote_rollout(rollout=rollout, actor="ada", reason="so say I")
+    assert rollout_numbered(rollout.pk).reason == "an embargo ends"
+    assert not shown(rollout_numbered(rollout.pk), now=cast.now)["may"]["promote"]
     cast.until(rollout, _S.PROMOTED)
     assert cast.states(2) == ["ready"] * 3
 
