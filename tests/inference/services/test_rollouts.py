@@ -20,6 +20,7 @@ from inference.services.rollouts.operating import (
     roll_back_rollout,
     start_rollout,
 )
+from inference.services.rollouts.reading import shown
 from tenants.models import AuditEntry
 from tests.inference.services.rollout_cast import SCHEDULE, Cast, promoted, serve_well
 
