@@ -163,6 +163,9 @@ class Replica(models.Model):
     zone = models.CharField(max_length=64, blank=True, help_text="of its node, when it was asked for")
     replaced_by = models.CharField(max_length=32, blank=True, help_text="who serves in its place; it goes once that one serves")
     epoch = models.PositiveIntegerField(default=0, help_text="how often its engine was started")
+    engines_taken = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="of its engines: they went with their node or were stopped by hand, and did not fail"
+    )
     tokeniser = models.CharField(max_length=64, blank=True, help_text="digest of what counts prompts as its engine does")
     max_model_len = models.PositiveIntegerField(default=0, help_text="tokens of context, as its engine says; 0: not known")
     changed_at = models.DateTimeField()

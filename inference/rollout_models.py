@@ -25,7 +25,8 @@ ON_THE_WAY = (_S.STAGING, _S.CERTIFYING, _S.SHADOW, _S.EVALS, _S.CANARY)
 """In their order; from each a rollout may be paused, and rolled back."""
 ENDED = (_S.PROMOTED, _S.ROLLED_BACK, _S.ABORTED)
 _OUT = frozenset({_S.PAUSED, _S.ROLLING_BACK})
-# Every other move is refused. From `promoted` the way back is open for the rollout's window (services/rollouts/going_back.py).
+# Every other move is refused. From `promoted` the way back is open for the rollout's window, and may be given up for as long as
+# the old version is not stable again (services/rollouts/going_back.py).
 TRANSITIONS: dict[RolloutState, frozenset[RolloutState]] = {
     _S.DRAFT: frozenset({_S.STAGING, _S.ABORTED}),
     _S.STAGING: _OUT | {_S.CERTIFYING},
@@ -35,7 +36,7 @@ TRANSITIONS: dict[RolloutState, frozenset[RolloutState]] = {
     _S.CANARY: _OUT | {_S.PROMOTED},
     _S.PAUSED: frozenset({*ON_THE_WAY, _S.ROLLING_BACK}),
     _S.PROMOTED: frozenset({_S.ROLLING_BACK}),
-    _S.ROLLING_BACK: frozenset({_S.ROLLED_BACK, _S.ABORTED}),
+    _S.ROLLING_BACK: frozenset({_S.ROLLED_BACK, _S.ABORTED, _S.PROMOTED}),
     _S.ROLLED_BACK: frozenset(),
     _S.ABORTED: frozenset(),
 }
@@ -65,6 +66,9 @@ class Rollout(models.Model):
     scheduled_for = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     measured_since = models.DateTimeField(null=True, blank=True, help_text="when the state or step began that is judged now")
+    engines_taken = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="of both versions, when it was last looked at: what failed with them is not judged"
+    )
     promoted_at = models.DateTimeField(null=True, blank=True)
     breached_at = models.DateTimeField(null=True, blank=True, help_text="when a gate was found broken")
     ended_at = models.DateTimeField(null=True, blank=True)

@@ -32,10 +32,19 @@ class VersionUse:
 
 
 def use_of_versions(
-    *, model: str, versions: Collection[str], since: datetime, without: Collection[UUID] = ()
+    *,
+    model: str,
+    versions: Collection[str],
+    since: datetime,
+    without: Collection[UUID] = (),
+    unsure: tuple[datetime, datetime] | None = None,
 ) -> dict[str, VersionUse]:
-    """By version, of requests that began and ended since then. `without`: tenants whose requests are left out."""
+    """By version, of requests that began and ended since then.
+
+    `without`: tenants whose requests are left out. `unsure`: what ended after the one moment, up to the other, is left out.
+    """
     rows = UsageRecord.objects.filter(model=model, version__in=versions, ended_at__gte=since, started_at__gte=since)
+    rows = rows.exclude(_ended_in(unsure))
     if without:
         rows = rows.exclude(tenant_id__in=without)
     done = Q(end_state="done")
@@ -46,7 +55,7 @@ def use_of_versions(
         measured=Count("id", filter=_MEASURED),
     )
     by_version: dict[str, Any] = {row["version"]: row for row in counted.order_by("version")}
-    failed = _failed(model, versions, since, without)
+    failed = _failed(model, versions, since, without, unsure)
     return {
         version: _use(by_version.get(version, {}), rows.filter(version=version), failed.get(version, 0)) for version in versions
     }
@@ -55,10 +64,20 @@ def use_of_versions(
 _MEASURED = Q(end_state="done", attempts=1, resumes=0, parks=0, ttft_ms__isnull=False)
 
 
-def _failed(model: str, versions: Collection[str], since: datetime, without: Collection[UUID]) -> dict[str, int]:
+def _ended_in(unsure: tuple[datetime, datetime] | None) -> Q:
+    return Q(pk__in=()) if unsure is None else Q(ended_at__gt=unsure[0], ended_at__lte=unsure[1])
+
+
+def _failed(
+    model: str,
+    versions: Collection[str],
+    since: datetime,
+    without: Collection[UUID],
+    unsure: tuple[datetime, datetime] | None,
+) -> dict[str, int]:
     """Attempts that are the version's fault, whatever became of their requests."""
     rows = Attempt.objects.filter(model=model, version__in=versions, outcome=AttemptOutcome.FAILED)
-    rows = rows.exclude(request_id__startswith=MIRRORED)
+    rows = rows.exclude(request_id__startswith=MIRRORED).exclude(_ended_in(unsure))
     if without:
         theirs = UsageRecord.objects.filter(model=model, tenant_id__in=without, ended_at__gte=since)
         rows = rows.exclude(request_id__in=theirs.values("request_id"))

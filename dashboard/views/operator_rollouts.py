@@ -33,7 +33,7 @@ from inference.services.rollouts.operating import (
 PLAIN: dict[str, tuple[Callable[..., None], str]] = {
     "start": (start_rollout, "The rollout begins"),
     "pause": (pause_rollout, "The rollout is paused: its share stays"),
-    "resume": (resume_rollout, "The rollout goes on"),
+    "resume": (resume_rollout, "The rollout goes on where it was"),
 }
 TYPED: dict[str, tuple[Callable[..., None], str, str]] = {
     "approve": (approve_rollout, "to_version", "Approved: {} is promoted once its steps are through"),

@@ -82,7 +82,7 @@ class PauseRollout(OperatorView):
 class ResumeRollout(OperatorView):
     @extend_schema(operation_id="operator_rollouts_resume", request=None, responses=shapes.RolloutShape)
     def post(self, _request: Request, rollout_id: int) -> Response:
-        """Where it was; its step is measured anew."""
+        """Where it was; its step is measured anew. One on its way back from promotion stays promoted."""
         rollout = rollout_numbered(rollout_id)
         resume_rollout(rollout=rollout, actor=self.actor)
         return _answer(rollout)

@@ -27,6 +27,8 @@ CUT_GRACE_S = 5
 SAMPLE_METRICS_EVERY_S = 1.0
 PROGRESS_EVERY_S = 0.25
 BACKLOG = 2048
+LISTEN_WITHIN_S = 5.0
+"""A worker of several that is not ready by then listens all the same, and says why it is not."""
 
 
 class GatewayServer(Server):
@@ -55,12 +57,21 @@ class GatewayServer(Server):
         for listening in sockets or []:
             set_connection_options(listening, self._parts.edge)
         await self._parts.brain.open(self._brain_is_lost)
+        if self._link is not None:
+            await self._until_ready()
         await super().startup(sockets)
         if self._link is not None:
             await self._link.open(self._parent_is_gone)
         self._sample()
         self._comments = asyncio.create_task(self._look_after_requests())
         self._on_listening()
+
+    async def _until_ready(self) -> None:
+        """What comes meanwhile is taken by the worker before, or waits in the socket that is the place's."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LISTEN_WITHIN_S):
+                while self._parts.why_not_ready() and not self.should_exit:  # noqa: ASYNC110  a look at two threads' work
+                    await asyncio.sleep(0.01)
 
     def _parent_is_gone(self) -> None:
         log.warning("gateway_parent_gone")

@@ -8,7 +8,7 @@ from inference.launchers.cell import Held, Place
 from inference.models import ModelVersion, NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes
 from inference.services.node_fit import holders, why_not
-from inference.services.replicas import LIVE_STATES, advance, publish_replica
+from inference.services.replicas import LIVE_STATES, publish_replica, take_down
 
 NOBODY = "no node agent is alive"
 NODES_NAMED = 8
@@ -64,7 +64,7 @@ class NodeAgents:
     def stop(self, replica: Replica, *, reason: str) -> None:
         """Its agent kills the engine when it sees the state."""
         if replica.state not in (ReplicaState.FAILED, ReplicaState.STOPPED):
-            advance(replica_id=replica.id, expected=ReplicaState(replica.state), to=ReplicaState.FAILED, reason=reason)
+            take_down(replica_id=replica.id, expected=ReplicaState(replica.state), reason=reason)
 
     def list(self) -> list[Held]:
         rows = Replica.objects.exclude(node="").exclude(state=ReplicaState.STOPPED).order_by("created_at", "id")

@@ -65,6 +65,8 @@ class CandidateHealth:
     needed: int
     """Of them: at least so many are to serve for traffic to go there; 0 before there is any."""
     failed_starts: int = 0
+    has_failed: bool = False
+    """An engine ended of itself and is not back: where none serves, that is the version's fault, and not a lost node's."""
     held: str = ""
     """Why one of them failed in a way that trying again cannot mend."""
     starting_s: float = 0.0

@@ -20,6 +20,7 @@ from inference.errors import NoNodeHasRoom, UnknownNode
 from inference.fleet_models import NodeWatch
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
+from inference.services.holding import hold_replicas
 from inference.services.moving import replace
 from inference.services.replicas import MAX_REASON_CHARS, advance
 from inference.services.wanted import AGENTS
@@ -57,6 +58,7 @@ def _is_lost_now(name: str) -> bool:
             return False  # it has beaten meanwhile
         is_new = node.lost_at is None
         reason = LOST.format(lost_after().total_seconds())
+        hold_replicas(Replica.objects.filter(node=name))
         for replica in Replica.objects.filter(node=name).exclude(state__in=(_S.STOPPED, _S.FAILED)):
             AGENTS.stop(replica, reason=reason)
         if is_new:
@@ -90,9 +92,10 @@ def _say(replica: Replica, reason: str) -> None:
 
 def forget_node(*, node: str, actor: str) -> int:
     """Its machine is gone for good: what it had counts as stopped. Returns how many. Raises UnknownNode while it beats."""
-    if not silent_nodes().filter(pk=node).exists():
-        raise UnknownNode(f"there is no silent node {node!r}: one that beats is drained, not forgotten")
     with transaction.atomic():
+        if not silent_nodes().select_for_update().filter(pk=node).exists():
+            raise UnknownNode(f"there is no silent node {node!r}: one that beats is drained, not forgotten")
+        hold_replicas(Replica.objects.filter(node=node))
         rows = list(Replica.objects.filter(node=node).exclude(state=_S.STOPPED))
         for replica in rows:
             AGENTS.stop(replica, reason="its node was forgotten")

@@ -93,7 +93,8 @@ def settle_moves() -> list[str]:
     """Let go those whose place is taken. Returns their ids. Anybody may call it, at any time."""
     leaving = list(Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id"))
     gone = [replica for replica in leaving if _may_go(replica)]
-    AGENTS.drain(gone)
+    for replica in gone:
+        AGENTS.drain([replica])  # one at a time: nobody waits for one and has another
     return [replica.id for replica in gone]
 
 
@@ -117,5 +118,6 @@ def _successors(replica: Replica) -> Iterator[Replica]:
 def keep_after_all(replica: Replica) -> None:
     """It stays, and whoever was to come in its place goes."""
     with transaction.atomic():
+        hold_pool(replica.pool_id)
         AGENTS.drain(list(_successors(replica)))
         Replica.objects.filter(pk=replica.pk).update(replaced_by="")

@@ -9,7 +9,7 @@ from django.db import IntegrityError, transaction
 from inference.engines.options import over
 from inference.errors import IllegalTransition
 from inference.models import ControlChange, GoldenReference, ModelVersion, Replica, ReplicaState
-from inference.services.replicas import advance
+from inference.services.replicas import advance, take_down
 from inference.services.tokenisers import keep_tokeniser
 
 
@@ -79,7 +79,7 @@ def mark_stopped(*, nodes: list[str], reason: str) -> None:
         state = ReplicaState(row.state)
         with contextlib.suppress(IllegalTransition):
             if state is not ReplicaState.FAILED:
-                advance(replica_id=row.id, expected=state, to=ReplicaState.FAILED, reason=reason)
+                take_down(replica_id=row.id, expected=state, reason=reason)
             if not row.is_wanted:
                 advance(replica_id=row.id, expected=ReplicaState.FAILED, to=ReplicaState.STOPPED, reason=reason)
 

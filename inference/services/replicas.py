@@ -1,6 +1,7 @@
 """Move replicas through their states. Every move is `UPDATE ... WHERE state = expected`, and is published."""
 
 from django.db import transaction
+from django.db.models import F
 from django.db.models.functions import Now
 
 from inference.errors import IllegalTransition, UnknownReplica
@@ -16,6 +17,7 @@ LIVE_STATES = (_S.READY, _S.WARM, _S.CERTIFYING, _S.STARTING, _S.STAGING, _S.REQ
 MAX_REASON_CHARS = 1000
 HELD = " (not tried again by itself)"
 """How the reason of a failure ends that trying again cannot mend: somebody has to act."""
+WITH_ENGINE = frozenset({_S.STARTING, _S.CERTIFYING, _S.WARM, _S.READY, _S.DRAINING})
 
 
 def advance(
@@ -53,6 +55,17 @@ def advance(
         note_move(replica=replica, to=to, at=replica.changed_at)
         publish_replica(replica)
     return replica
+
+
+def take_down(*, replica_id: str, expected: ReplicaState, reason: str) -> None:
+    """Let it fail by somebody else's hand: its node is lost, it is stopped by an operator. Raises what `advance` does.
+
+    Its engine has not failed, which is what its version's release is judged by.
+    """
+    with transaction.atomic():
+        advance(replica_id=replica_id, expected=expected, to=_S.FAILED, reason=reason)
+        if expected in WITH_ENGINE:
+            Replica.objects.filter(pk=replica_id).update(engines_taken=F("engines_taken") + 1)
 
 
 def _remote_url(replica: Replica) -> str:

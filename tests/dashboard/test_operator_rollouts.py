@@ -146,6 +146,11 @@ def test_promotion_and_the_way_back_name_the_version_that_is_typed(cast: Cast, c
     assert "an embargo ends" in page
     assert "type m v1 to confirm" in act(client, rollout, "roll-back", confirm="m v2")
     assert "On the way back to m v1" in act(client, rollout, "roll-back", confirm="m v1", reason="no good")
+    assert "Stay with v2" in text_of(client.get(f"/operator/rollouts/{rollout.pk}/"))
+    assert "The rollout goes on where it was" in act(client, rollout, "resume")
+    rollout.refresh_from_db()
+    assert rollout.state == RolloutState.PROMOTED
+    act(client, rollout, "roll-back", confirm="m v1", reason="no good after all")
     cast.until(rollout, RolloutState.ROLLED_BACK)
 
 

@@ -26,7 +26,7 @@ from inference.services.rollouts.reading import event_shown, events_of, rollouts
 ACTS: dict[str, tuple[Callable[..., None], str, bool]] = {
     "start": (start_rollout, "begin: weights are staged, a replica is certified", False),
     "pause": (pause_rollout, "go no further; the share stays, the gates are watched", True),
-    "resume": (resume_rollout, "go on where it was paused", False),
+    "resume": (resume_rollout, "go on where it was paused; one on its way back from promotion stays promoted", False),
     "approve": (approve_rollout, "as its second person: it is promoted once its steps are through", True),
     "promote": (promote_rollout, "make it stable without waiting for what is left of its steps", True),
     "rollback": (roll_back_rollout, "back to the version it came from; after promotion while that is kept warm", True),

@@ -14,7 +14,7 @@ from inference.policy.rollout_gates import Outcome, Verdict
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.rollouts.approving import ask_for_approval, waits_for_approval
 from inference.services.rollouts.eval_results import has_eval_gates, judge_eval_gates
-from inference.services.rollouts.evidence import traffic
+from inference.services.rollouts.evidence import num_taken, traffic
 from inference.services.rollouts.fleet import Fleet, fleet_of, needed_replicas, settle_fleet, settle_stable
 from inference.services.rollouts.going_back import go_back, tick_way_back
 from inference.services.rollouts.moves import SYSTEM, change, held_pool, move, note, say, verdict_shown
@@ -31,7 +31,8 @@ class Sight:
     """What one look saw."""
 
     state: RolloutState
-    step: int
+    place: tuple[object, ...]
+    """Where the rollout was: see `_place_of`."""
     plan: Plan
     fleet: Fleet
     verdict: Verdict
@@ -51,18 +52,39 @@ def tick_rollout(rollout: Rollout, *, now: datetime) -> None:
     sight = look_at_rollout(rollout, now=now)
     with transaction.atomic():
         pool = held_pool(rollout)
-        if (rollout.state, rollout.step) != (sight.state, sight.step) or not rollout.is_open:
+        if _place_of(rollout) != sight.place or not rollout.is_open:
             return
         if rollout.state == _S.ROLLING_BACK:
             tick_way_back(rollout, pool, now=now)
             return
         trouble = settle_fleet(pool, now=now)
+        if _is_measured_anew(rollout, now=now):
+            return
         change(rollout, verdict=sight.shown)
         if sight.verdict.outcome is Outcome.BREACH:
             go_back(rollout, pool=pool, actor=SYSTEM, reason=sight.reasons, now=now, evidence=sight.shown)
             return
         _STEPS[sight.state](rollout, pool, sight, trouble)
         settle_fleet(pool, now=now)
+
+
+def _is_measured_anew(rollout: Rollout, *, now: datetime) -> bool:
+    """Because engines were taken from it, or from the stable version: what failed with them says nothing of either."""
+    taken = num_taken(rollout)
+    if taken == rollout.engines_taken:
+        return False
+    change(rollout, engines_taken=taken)
+    if rollout.measured_since is None:
+        return False
+    change(rollout, measured_since=now)
+    reason = "measured anew: engines went with their node, or were stopped by hand"
+    note(rollout, "note", actor=SYSTEM, reason=reason, now=now)
+    return True
+
+
+def _place_of(rollout: Rollout) -> tuple[object, ...]:
+    """What evidence is read for: of another share or window, even in the same step, it says nothing."""
+    return rollout.state, rollout.step, rollout.share_ppm, rollout.shadow_share_ppm, rollout.measured_since
 
 
 def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
@@ -78,7 +100,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
         num_samples = seen.candidate.attempts
         extra = {"seen": seen.seen_share(plan.gates.confidence)}
     elif rollout.shadow_share_ppm and rollout.measured_since is not None:
-        shadow = judge_shadow(rollout, plan)
+        shadow = judge_shadow(rollout, plan, now=now)
         verdicts.append(shadow.verdict)
         num_samples = shadow.num_samples
     if rollout.state == _S.EVALS:
@@ -86,7 +108,7 @@ def look_at_rollout(rollout: Rollout, *, now: datetime) -> Sight:
     verdict = joined(*verdicts)
     return Sight(
         state=RolloutState(rollout.state),
-        step=rollout.step,
+        place=_place_of(rollout),
         plan=plan,
         fleet=fleet,
         verdict=verdict,

@@ -35,6 +35,12 @@ def may_be_promoted(rollout: Rollout) -> bool:
     return (rollout.paused_from or rollout.state) in CERTIFIED
 
 
+def is_to_be_promoted(rollout: Rollout) -> bool:
+    """Its steps are through, or somebody does not wait for them: it needs nobody's word any more."""
+    is_through = rollout.state == _S.CANARY and rollout.step >= len(rollout.schedule["steps"])
+    return is_through and not waits_for_approval(rollout)
+
+
 def check_certified(rollout: Rollout) -> None:
     """Raises RolloutMoved."""
     if not may_be_promoted(rollout):

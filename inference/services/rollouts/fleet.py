@@ -15,7 +15,7 @@ from inference.policy.rollout import Wanted, replicas_for, with_pins
 from inference.policy.rollout_gates import CandidateHealth
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.heartbeats import silent_nodes
-from inference.services.replicas import HELD, LIVE_STATES
+from inference.services.replicas import HELD, LIVE_STATES, WITH_ENGINE
 from inference.services.rollouts.plans import plan_of
 from inference.services.rollouts.split import open_rollout, pinned_versions
 from inference.services.wanted import want_what_fits, wanted_counts
@@ -23,7 +23,7 @@ from inference.services.wanted import want_what_fits, wanted_counts
 log = structlog.get_logger(__name__)
 _S = RolloutState
 _R = ReplicaState
-_ENGINE_RUNS = frozenset({_R.STARTING, _R.CERTIFYING, _R.WARM, _R.READY, _R.DRAINING, _R.STOPPED})
+_NOT_UP = frozenset({_R.REQUESTED, _R.STAGING, _R.STARTING, _R.CERTIFYING, _R.FAILED})
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Fleet:
     begun: int = 0
     """Those whose weights are there: loading, or further."""
     failed_starts: int = 0
+    has_failed: bool = False
+    """One that is wanted ended of itself, and is not back."""
     held: str = ""
     starting_s: float = 0.0
     staging_s: float = 0.0
@@ -48,6 +50,7 @@ class Fleet:
             ready=self.ready,
             needed=needed,
             failed_starts=self.failed_starts,
+            has_failed=self.has_failed,
             held=self.held,
             starting_s=self.starting_s,
             staging_s=self.staging_s,
@@ -63,22 +66,36 @@ def fleet_of(pool: Pool, version: ModelVersion, *, since: datetime | None, now: 
         ready=sum(row.state == _R.READY and not row.is_standby for row in wanted),
         certified=sum(row.state in {_R.READY, _R.WARM} for row in wanted),
         live=sum(row.state != _R.STOPPED for row in rows) - len(_out_of_reach(rows)),
-        begun=sum(row.state in _ENGINE_RUNS - {_R.STOPPED} for row in wanted),
-        failed_starts=sum(max(0, row.epoch - (row.state in _ENGINE_RUNS)) for row in new),
+        begun=sum(row.state in WITH_ENGINE for row in wanted),
+        failed_starts=sum(_failed_starts(row) for row in new),
+        has_failed=any(_has_failed(row) for row in wanted),
         held=next(
             (row.reason.removesuffix(HELD) for row in wanted if row.state == _R.FAILED and row.reason.endswith(HELD)), ""
         ),
         starting_s=_longest(wanted, {_R.STARTING, _R.CERTIFYING}, now),
-        staging_s=max(((now - row.created_at).total_seconds() for row in wanted if _waits_for_weights(row)), default=0.0),
+        staging_s=max((_waits_s(row, now) for row in wanted), default=0.0),
         reasons=tuple(
             f"{row.id} {row.state}{f' ({row.reason})' if row.reason else ''}" for row in wanted if row.state != _R.READY
         ),
     )
 
 
-def _waits_for_weights(row: Replica) -> bool:
-    """No engine of it was started yet, however often its weights were tried for."""
-    return row.epoch == 0 and row.state in {_R.REQUESTED, _R.STAGING, _R.FAILED}
+def _failed_starts(row: Replica) -> int:
+    """Engines of it that ended of themselves; of one that has stopped the last one did as it was told."""
+    return max(0, row.epoch - row.engines_taken - (row.state in WITH_ENGINE or row.state == _R.STOPPED))
+
+
+def _has_failed(row: Replica) -> bool:
+    return row.state in _NOT_UP and _failed_starts(row) > 0
+
+
+def _waits_s(row: Replica, now: datetime) -> float:
+    """For its weights, however often they were tried for; for a place, since its node was lost."""
+    if row.epoch == 0 and row.state in {_R.REQUESTED, _R.STAGING, _R.FAILED}:
+        return (now - row.created_at).total_seconds()
+    if row.state == _R.FAILED and not _failed_starts(row):
+        return (now - row.changed_at).total_seconds()
+    return 0.0
 
 
 def _out_of_reach(rows: list[Replica]) -> list[Replica]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from inference.errors import RolloutMoved
 from inference.models import Pool
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.rollouts.fleet import fleet_of, settle_fleet, settle_stable
@@ -48,6 +49,17 @@ def go_back(
         tell_operators(rollout, reason)
 
 
+def stay_promoted(rollout: Rollout, *, pool: Pool, actor: str, now: datetime) -> None:
+    """Give up a way back from promotion: where the old version cannot serve, it would wait for ever. With the pool held.
+
+    Raises RolloutMoved where there is none, or the old version is stable again.
+    """
+    if pool.version_id != rollout.to_version_id:
+        raise RolloutMoved(f"rollout {rollout.pk} is on its way back, and {rollout.from_version} is stable")
+    move(rollout, _S.PROMOTED, pool=pool, actor=actor, reason=f"{rollout.to_version} stays stable", now=now, ended_at=now)
+    settle_fleet(pool, now=now)
+
+
 def make_way(pool: Pool, *, reason: str, now: datetime) -> None:
     """End the open rollout at once, for an older one's way back. What serves of its candidate is drained by the next look."""
     rollout = open_rollout(pool)
@@ -85,8 +97,9 @@ def _serve_again(rollout: Rollout, pool: Pool, *, now: datetime) -> None:
     new = fleet_of(pool, rollout.to_version, since=None, now=now)
     needed = min(max(1, pool.desired_replicas), max(1, old.certified)) if pool.desired_replicas else 0
     if old.ready < needed and not (old.ready and not new.ready):
+        reasons = trouble or "; ".join(old.reasons)
         waits = f"{old.ready} of {needed} replicas of {rollout.from_version} serve"
-        say(rollout, _why(rollout, f"{waits}{f': {trouble}' if trouble else ''}"))
+        say(rollout, _why(rollout, f"{waits}{f': {reasons}' if reasons else ''}"))
         return
     make_stable(pool, rollout.from_version)
     settle_stable(pool)

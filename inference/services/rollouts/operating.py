@@ -13,9 +13,9 @@ from inference.rollout_models import Rollout, RolloutState
 from inference.services.database_clock import database_now
 from inference.services.holding import hold_pool
 from inference.services.registry import pool_of
-from inference.services.rollouts.approving import check_certified, check_maker, give_approval
+from inference.services.rollouts.approving import check_certified, check_maker, give_approval, is_to_be_promoted
 from inference.services.rollouts.fleet import is_way_back_open, settle_fleet
-from inference.services.rollouts.going_back import go_back
+from inference.services.rollouts.going_back import go_back, stay_promoted
 from inference.services.rollouts.moves import change, held_pool, move, note
 from inference.services.rollouts.plans import MAX_S, default_schedule, plan_of
 from inference.services.version_labels import version_label, version_named
@@ -103,15 +103,20 @@ def pause_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
 
 
 def resume_rollout(*, rollout: Rollout, actor: str) -> None:
-    """Where it was; its step is measured anew. Raises RolloutMoved."""
+    """Where it was; its step is measured anew. One that is on its way back from promotion stays promoted, as long as its
+    version is the stable one. Raises RolloutMoved.
+    """
     with transaction.atomic():
         pool, now = held_pool(rollout), database_now()
-        if rollout.state != _S.PAUSED:
+        if rollout.state == _S.ROLLING_BACK:
+            stay_promoted(rollout, pool=pool, actor=actor, now=now)
+        elif rollout.state == _S.PAUSED:
+            since = now if rollout.share_ppm else None
+            to = RolloutState(rollout.paused_from)
+            move(rollout, to, pool=pool, actor=actor, reason="resumed", now=now, paused_from="", measured_since=since)
+            settle_fleet(pool, now=now)
+        else:
             raise RolloutMoved(f"rollout {rollout.pk} is not paused")
-        since = now if rollout.share_ppm else None
-        to = RolloutState(rollout.paused_from)
-        move(rollout, to, pool=pool, actor=actor, reason="resumed", now=now, paused_from="", measured_since=since)
-        settle_fleet(pool, now=now)
         _audit(rollout, "resume", actor)
 
 
@@ -124,6 +129,8 @@ def promote_rollout(*, rollout: Rollout, actor: str, reason: str = "") -> None:
     with transaction.atomic():
         pool, now = held_pool(rollout), database_now()
         check_certified(rollout)
+        if is_to_be_promoted(rollout):
+            raise RolloutMoved(f"rollout {rollout.pk} is promoted already, as soon as replicas enough of it serve")
         give_approval(rollout, actor=actor, reason=reason, now=now)
         last = len(plan_of(rollout.schedule, rollout.gates).steps)
         why = _given(reason, "to be promoted without waiting")

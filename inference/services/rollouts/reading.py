@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from inference.models import Pool
 from inference.policy.rollout import PPM, Plan
 from inference.rollout_models import Rollout, RolloutEvent, RolloutState
-from inference.services.rollouts.approving import may_be_promoted, waits_for_approval
+from inference.services.rollouts.approving import is_to_be_promoted, may_be_promoted, waits_for_approval
 from inference.services.rollouts.eval_results import has_eval_gates
 from inference.services.rollouts.fleet import is_way_back_open
 from inference.services.rollouts.plans import gates_shown, plan_of
@@ -160,9 +160,9 @@ def _may(rollout: Rollout, now: datetime) -> dict[str, bool]:
     return {
         "start": state == _S.DRAFT,
         "pause": runs,
-        "resume": state == _S.PAUSED,
+        "resume": state == _S.PAUSED or (state == _S.ROLLING_BACK and is_stable),
         "approve": may_be_promoted(rollout) and waits_for_approval(rollout),
-        "promote": may_be_promoted(rollout),
+        "promote": may_be_promoted(rollout) and not is_to_be_promoted(rollout),
         "roll_back": runs or state == _S.PAUSED or is_back_open,
         "abort": runs or state in {_S.DRAFT, _S.PAUSED},
     }

@@ -1,11 +1,13 @@
 """What mirrored requests say of a candidate: the one module that reads their scores."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from inference.policy.judging import joined, judge, judge_similarity
 from inference.policy.rollout import Plan
 from inference.policy.rollout_gates import Verdict, Window
 from inference.rollout_models import Rollout
+from inference.services.rollouts.evidence import CLOCKS_AHEAD, heard_until
 from inference.shadow_models import ShadowScore
 
 MAX_SAMPLES = 2000
@@ -18,11 +20,14 @@ class Shadow:
     num_samples: int
 
 
-def judge_shadow(rollout: Rollout, plan: Plan) -> Shadow:
-    """Both answers to the same requests, since the step began."""
+def judge_shadow(rollout: Rollout, plan: Plan, *, now: datetime) -> Shadow:
+    """Both answers to the same requests, since the step began, and up to when their nodes were last heard of."""
     assert plan.shadow is not None and rollout.measured_since is not None, "only while requests are mirrored"
     rows = ShadowScore.objects.filter(rollout=str(rollout.pk))
-    newest = rows.filter(at__gte=rollout.measured_since).order_by("-at", "-id")[:MAX_SAMPLES]
+    rows, heard = rows.filter(at__gte=rollout.measured_since), heard_until(rollout, now=now)
+    if heard is not None:
+        rows = rows.exclude(at__gt=heard, at__lte=now + CLOCKS_AHEAD)
+    newest = rows.order_by("-at", "-id")[:MAX_SAMPLES]
     scores = list(newest)
     stable = _window(scores, "stable", failed=0)
     candidate = _window(scores, "candidate", failed=sum(1 for score in scores if score.error))

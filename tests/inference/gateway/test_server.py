@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client import start_http_server
+from uvicorn import Config, Server
 
 from headway.errors import ConfigurationError
+from inference.gateway import server
 from inference.gateway.app import tidy_path
 from inference.gateway.ends import Cut
 from inference.gateway.listening import bind
@@ -56,6 +59,32 @@ def test_a_taken_port_is_one_clear_line() -> None:
 def test_a_host_that_is_none_is_one_clear_line() -> None:
     with pytest.raises(ConfigurationError, match=r"cannot listen on no\.such\.host\.invalid:1"):
         bind("no.such.host.invalid", 1)
+
+
+class Listens(Exception):
+    """The worker has come so far."""
+
+
+@pytest.mark.parametrize(("found_after_s", "told"), [(0.1, ""), (60.0, "no dispatcher was found yet")])
+async def test_a_worker_of_several_listens_once_it_is_ready_or_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, found_after_s: float, told: str
+) -> None:
+    """Before, what had waited in its place's socket was refused for a dispatcher that it found a moment later."""
+    missing = ["no dispatcher was found yet"]
+
+    async def opens(_on_lost: object) -> None:
+        asyncio.get_running_loop().call_later(found_after_s, missing.clear)
+
+    async def listens(_server: object, _sockets: object = None) -> None:
+        raise Listens("".join(missing))
+
+    monkeypatch.setattr(Server, "startup", listens)
+    monkeypatch.setattr(server, "LISTEN_WITHIN_S", 1.0)
+    parts: Any = SimpleNamespace(brain=SimpleNamespace(open=opens), why_not_ready=lambda: "".join(missing))
+    link: Any = object()
+    with pytest.raises(Listens) as raised:
+        await server.GatewayServer(Config(tidy_path), parts, lambda: None, link).startup()
+    assert str(raised.value) == told
 
 
 # -- drain

@@ -164,7 +164,9 @@ def test_a_gate_that_is_off_says_nothing() -> None:
     [
         (CandidateHealth(ready=2, needed=2), Outcome.PASS),
         (CandidateHealth(ready=1, needed=2), Outcome.INSUFFICIENT),
-        (CandidateHealth(ready=0, needed=2), Outcome.BREACH),
+        (CandidateHealth(ready=0, needed=2), Outcome.INSUFFICIENT),
+        (CandidateHealth(ready=0, needed=2, has_failed=True), Outcome.BREACH),
+        (CandidateHealth(ready=1, needed=2, has_failed=True), Outcome.INSUFFICIENT),
         (CandidateHealth(ready=0, needed=0), Outcome.PASS),
         (CandidateHealth(ready=1, needed=1, failed_starts=2), Outcome.PASS),
         (CandidateHealth(ready=1, needed=1, failed_starts=3), Outcome.BREACH),
@@ -180,7 +182,7 @@ def test_b130_a_state_follows_the_engines(health: CandidateHealth, outcome: Outc
 def test_a_breach_outweighs_and_insufficient_is_no_pass() -> None:
     ok, few, bad = (Verdict(outcome, judge_health(GATES, CandidateHealth(1, 1)).findings) for outcome in Outcome)
     assert joined().outcome is Outcome.PASS
-    breach = joined(few, judge_health(GATES, CandidateHealth(0, 1)), ok)
+    breach = joined(few, judge_health(GATES, CandidateHealth(0, 1, has_failed=True)), ok)
     assert breach.outcome is Outcome.BREACH
     assert breach.reasons == ("none of its replicas serves, and requests go there",)
     assert bad.outcome is Outcome.BREACH

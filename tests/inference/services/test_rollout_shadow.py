@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from inference.models import ControlChange
+from inference.models import ControlChange, NodeHeartbeat, Replica
 from inference.rollout_models import Rollout, RolloutState
 from inference.services.rollouts.moves import rollout_numbered
 from inference.services.rollouts.operating import abort_rollout, pause_rollout, resume_rollout
@@ -72,6 +72,19 @@ def test_a_bad_candidate_is_rolled_back_without_having_answered_anybody(candidat
     score(cast, rollout, 0)
     found = cast.until(rollout, _S.ROLLED_BACK)
     assert found.share_ppm == 0 and told(cast)["candidate"] is None
+
+
+def test_what_is_mirrored_is_judged_once_the_candidates_node_has_been_heard_of_since() -> None:
+    """It may have failed with its node."""
+    cast, rollout = in_shadow()
+    score(cast, rollout, 300)
+    NodeHeartbeat.objects.create(name="there", machine_kind="cpu", seen_at=cast.now)
+    Replica.objects.filter(version__number=2).update(node="there")
+    score(cast, rollout, 200, Answer(), "engine_died")
+    score(cast, rollout, 0)
+    assert rollout_numbered(rollout.pk).state == _S.SHADOW
+    NodeHeartbeat.objects.filter(name="there").update(seen_at=cast.now + timedelta(days=1))
+    cast.until(rollout, _S.ROLLED_BACK)
 
 
 def test_gateways_take_parts_of_the_cap_and_together_never_more_than_it() -> None:

@@ -20,6 +20,7 @@ from inference.services.rollouts.operating import (
     roll_back_rollout,
     start_rollout,
 )
+from inference.services.rollouts.reading import shown
 from tenants.models import AuditEntry
 from tests.inference.services.rollout_cast import SCHEDULE, Cast, promoted, serve_well
 
@@ -229,6 +230,10 @@ def test_it_is_promoted_without_waiting_once_replicas_enough_serve() -> None:
     cast.until(rollout, _S.CANARY, share_ppm=50_000)
     promote_rollout(rollout=rollout, actor="test", reason="an embargo ends")
     assert cast.told()["stable"] == "v1"  # one of its replicas serves yet
+    with pytest.raises(RolloutMoved, match="is promoted already"):  # by another, at the same moment
+        promote_rollout(rollout=rollout, actor="ada", reason="so say I")
+    assert rollout_numbered(rollout.pk).reason == "an embargo ends"
+    assert not shown(rollout_numbered(rollout.pk), now=cast.now)["may"]["promote"]
     cast.until(rollout, _S.PROMOTED)
     assert cast.states(2) == ["ready"] * 3
 
