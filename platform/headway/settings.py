@@ -115,25 +115,32 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 8
 CELERY_TIMEZONE = "UTC"
 OUTBOX_SWEEP_S = env.seconds("HEADWAY_OUTBOX_SWEEP_S", 2.0, at_least=0.1)
 AUTOSCALE_S = env.seconds("HEADWAY_AUTOSCALE_S", 5.0, at_least=1.0)
+# Each sweep finds what is due by the database: one that nobody took for so long is told again by the next. Without an end,
+# workers that were away for a day would come back to a quarter of a million of them. Far above what clocks differ by.
+SWEEP_KEPT_S = 600.0
+_EVERY_S = {
+    "outbox": ("sweep_outbox", OUTBOX_SWEEP_S),
+    "fleet": ("look_after_fleet", 2.0),
+    "key use": ("sweep_key_use", 30.0),
+    "expiring keys": ("sweep_expiring_keys", 60.0),
+    "budgets": ("sweep_budgets", 30.0),
+    "statements": ("sweep_statements", 3600.0),
+    "holds": ("sweep_holds", 60.0),
+    "grants": ("sweep_grants", 60.0),
+    "balances": ("sweep_balances", 60.0),
+    "faults of balances": ("look_at_balances", 60.0),
+    "rollouts": ("tick_rollouts", 5.0),
+    "evals": ("sweep_evals", 30.0),
+    "reconciliation": ("reconcile_ledger", 3600.0),
+    "weights": ("stage_weights", 20.0),
+    "wake-ups": ("wake_sleeping_pools", 1.0),
+    "autoscaler": ("look_at_pools", AUTOSCALE_S),
+    "charts of pools": ("note_pools", 10.0),
+    "old rows": ("forget_what_is_old", 3600.0),
+}
 CELERY_BEAT_SCHEDULE = {
-    "outbox": {"task": "workers.tasks.sweep_outbox", "schedule": OUTBOX_SWEEP_S},
-    "fleet": {"task": "workers.tasks.look_after_fleet", "schedule": 2.0},
-    "key use": {"task": "workers.tasks.sweep_key_use", "schedule": 30.0},
-    "expiring keys": {"task": "workers.tasks.sweep_expiring_keys", "schedule": 60.0},
-    "budgets": {"task": "workers.tasks.sweep_budgets", "schedule": 30.0},
-    "statements": {"task": "workers.tasks.sweep_statements", "schedule": 3600.0},
-    "holds": {"task": "workers.tasks.sweep_holds", "schedule": 60.0},
-    "grants": {"task": "workers.tasks.sweep_grants", "schedule": 60.0},
-    "balances": {"task": "workers.tasks.sweep_balances", "schedule": 60.0},
-    "faults of balances": {"task": "workers.tasks.look_at_balances", "schedule": 60.0},
-    "rollouts": {"task": "workers.tasks.tick_rollouts", "schedule": 5.0},
-    "evals": {"task": "workers.tasks.sweep_evals", "schedule": 30.0},
-    "reconciliation": {"task": "workers.tasks.reconcile_ledger", "schedule": 3600.0},
-    "weights": {"task": "workers.tasks.stage_weights", "schedule": 20.0},
-    "wake-ups": {"task": "workers.tasks.wake_sleeping_pools", "schedule": 1.0},
-    "autoscaler": {"task": "workers.tasks.look_at_pools", "schedule": AUTOSCALE_S},
-    "charts of pools": {"task": "workers.tasks.note_pools", "schedule": 10.0},
-    "old rows": {"task": "workers.tasks.forget_what_is_old", "schedule": 3600.0},
+    label: {"task": f"workers.tasks.{task}", "schedule": every_s, "options": {"expires": max(SWEEP_KEPT_S, every_s)}}
+    for label, (task, every_s) in _EVERY_S.items()
 }
 
 EMAIL_BACKEND = "workers.mail_backend.OutboxBackend"

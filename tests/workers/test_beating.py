@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from celery.beat import Scheduler
+from django.conf import settings
 from django.db import InterfaceError, OperationalError
 
 from headway.celery_app import app
@@ -58,3 +59,24 @@ def test_with_the_database_away_nobody_ticks_and_nobody_dies(
     assert ticks == []
     scheduler.tick()
     assert len(ticks) == 1
+
+
+def test_a_sweep_nobody_took_goes_so_that_workers_that_come_back_are_not_met_by_days_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept_s: dict[str, float] = {}
+
+    def send_task(task: str, *_arguments: Any, **options: Any) -> None:
+        kept_s[task] = options["expires"]
+
+    scheduler = LeadingScheduler(app=app, lazy=True)
+    scheduler.setup_schedule()
+    monkeypatch.setattr(scheduler, "send_task", send_task)
+    for entry in scheduler.schedule.values():
+        monkeypatch.delitem(app.tasks, entry.task, raising=False)  # told by name, whatever is loaded here
+        scheduler.apply_async(entry, advance=False)
+    schedule: list[dict[str, Any]] = [*settings.CELERY_BEAT_SCHEDULE.values()]
+    every_s = {str(each["task"]): float(each["schedule"]) for each in schedule}
+    assert kept_s.keys() == every_s.keys()
+    assert all(max(600, every_s[task]) <= kept <= 3600 for task, kept in kept_s.items())
+    assert sum(kept / every_s[task] for task, kept in kept_s.items()) < 2500, "all that may wait at once"
