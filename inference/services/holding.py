@@ -1,16 +1,28 @@
-"""Who changes a pool, or which replicas it has, waits here for whoever does that now."""
+"""Who changes a pool, or which replicas it has, waits here for whoever does that now.
+
+One order for all, so that nobody waits in a ring: nodes, tenants, pools with their replicas, then the feed (`control.publish`,
+which is held until the end). An agent that tells of a move takes its replica, then the feed.
+"""
 
 from django.db import connection
+from django.db.models import QuerySet
 
-from inference.models import Pool
+from inference.models import Pool, Replica, ReplicaState
 
 
 def hold_pool(pool_id: int) -> Pool:
-    """The pool as it is by then. Call it first in a transaction, and before anything is published: who publishes waits for
-    others who do, and those must not wait for the pool.
+    """The pool as it is by then, with its replicas. Call it first in a transaction, and before anything is published: who
+    publishes waits for others who do, and those must not wait for the pool or a replica of it.
 
-    Rows that name the pool may still be added meanwhile: an agent's move adds one, and publishes.
+    Agents tell of what their replicas do when it is over. Rows that name the pool may still be added meanwhile.
     """
     assert connection.in_atomic_block, "it is held until the transaction ends"
     Pool.objects.select_for_update(no_key=True).get(pk=pool_id)
+    hold_replicas(Replica.objects.filter(pool=pool_id).exclude(state=ReplicaState.STOPPED))
     return Pool.objects.select_related("model", "version").get(pk=pool_id)
+
+
+def hold_replicas(rows: "QuerySet[Replica]") -> list[Replica]:
+    """In the one order in which all take them. Without their pools: of those who only fail or stop what is there."""
+    assert connection.in_atomic_block, "they are held until the transaction ends"
+    return list(rows.select_for_update(no_key=True).order_by("pool_id", "id"))

@@ -55,8 +55,10 @@ def replace(replica: Replica, *, not_on: str = "") -> str:
 
 def drain_replica(*, replica_id: str, actor: str) -> str:
     """Move it to another node. Returns who comes in its place. Raises UnknownReplica, NoNodeHasRoom, Conflict."""
-    replica = _staying(replica_id)
+    pool_id = known_replica(replica_id).pool_id
     with transaction.atomic():
+        hold_pool(pool_id)
+        replica = _staying(replica_id)
         new = replace(replica, not_on=replica.node)
         record_audit(actor=actor, action="replica.drain", target=replica_id, after={"replaced_by": new})
     return new
@@ -67,8 +69,10 @@ def restart_replica(*, replica_id: str, actor: str) -> tuple[str, bool]:
 
     Where no node has room for a second one, the old one is drained at once. Raises UnknownReplica, Conflict.
     """
-    replica = _staying(replica_id)
+    pool_id = known_replica(replica_id).pool_id
     with transaction.atomic():
+        hold_pool(pool_id)
+        replica = _staying(replica_id)
         try:
             new, is_gapless = replace(replica), True
         except NoNodeHasRoom:
@@ -91,9 +95,14 @@ def in_its_place(replica: Replica) -> str:
 
 def settle_moves() -> list[str]:
     """Let go those whose place is taken. Returns their ids. Anybody may call it, at any time."""
-    leaving = list(Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id"))
-    gone = [replica for replica in leaving if _may_go(replica)]
-    AGENTS.drain(gone)
+    leaving = Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id")
+    gone: list[Replica] = []
+    for pool_id in sorted({replica.pool_id for replica in leaving if _may_go(replica)}):
+        with transaction.atomic():
+            hold_pool(pool_id)  # whoever keeps one after all must not find the other one gone, too
+            going = [replica for replica in leaving.filter(pool=pool_id) if _may_go(replica)]
+            AGENTS.drain(going)
+        gone += going
     return [replica.id for replica in gone]
 
 
@@ -115,7 +124,9 @@ def _successors(replica: Replica) -> Iterator[Replica]:
 
 
 def keep_after_all(replica: Replica) -> None:
-    """It stays, and whoever was to come in its place goes."""
+    """It stays, and whoever was to come in its place goes. Where it is let go by now, they stay."""
     with transaction.atomic():
-        AGENTS.drain(list(_successors(replica)))
-        Replica.objects.filter(pk=replica.pk).update(replaced_by="")
+        hold_pool(replica.pool_id)
+        coming = list(_successors(replica))
+        if Replica.objects.filter(pk=replica.pk, is_wanted=True).update(replaced_by=""):
+            AGENTS.drain(coming)

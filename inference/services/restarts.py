@@ -67,7 +67,8 @@ def advance_restarts() -> list[int]:
 
 def _take(pk: int) -> bool:
     with transaction.atomic():
-        restart = RollingRestart.objects.select_for_update().select_related("pool__model").filter(pk=pk, ended_at=None).first()
+        rows = RollingRestart.objects.select_for_update(of=("self",)).select_related("pool__model")
+        restart = rows.filter(pk=pk, ended_at=None).first()
         if restart is None:
             return False  # somebody else has ended it
         hold_pool(restart.pool_id)
@@ -107,10 +108,13 @@ def _begin_next(restart: RollingRestart) -> bool:
     except NoNodeHasRoom:
         missing = _missing_without(replica, [other for other in staying.values() if other.id != replica.id])
         if missing:
-            _say(restart, f"no node has room for two, and {missing}")
-            return False
-        AGENTS.drain([replica])
-        new = in_its_place(replica)
+            return _say(restart, f"no node has room for two, and {missing}")
+        try:
+            with transaction.atomic():
+                AGENTS.drain([replica])
+                new = in_its_place(replica)
+        except NoNodeHasRoom as error:  # its node is lost, or takes no replica now: it stays until there is another
+            return _say(restart, f"nothing can come in the place of {replica.id}: {error.message}")
     restart.waiting, restart.replica, restart.replaced_by = restart.waiting[1:], replica.id, new
     restart.reason = f"{new} is to come in the place of {replica.id}"
     restart.save()

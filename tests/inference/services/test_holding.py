@@ -8,12 +8,13 @@ import pytest
 from django.db import connection, transaction
 
 from inference.models import Replica, ReplicaState
-from inference.services.holding import hold_pool
+from inference.services.holding import hold_pool, hold_replicas
+from inference.services.lost_nodes import look_for_lost_nodes
 from inference.services.registry import publish_model
 from inference.services.replicas import advance
 from inference.services.wanted import want
 from inference.services.zones import drain_zone
-from tests.inference.services.fleet import node, pool_of, serving, stable
+from tests.inference.services.fleet import falls_silent, node, pool_of, serving, stable, watched_for
 
 # SQLite has one writer at a time, for the whole of its transaction.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_postgresql]
@@ -46,16 +47,45 @@ def until_somebody_waits() -> None:
     raise AssertionError("nobody waits")
 
 
-def test_an_agent_tells_of_a_start_while_somebody_holds_the_pool(other: Other) -> None:
+def test_an_agent_that_tells_of_a_start_waits_for_who_changes_the_pool_and_not_in_a_ring(other: Other) -> None:
+    """Whoever publishes and then lets a replica go, while its agent has moved it and is about to publish that."""
     node("a")
     pool = pool_of()
     (replica_id,) = want(pool=pool, version=stable(pool), serving=1).added
     with transaction.atomic():
         held = hold_pool(pool.pk)
+        publish_model(held)
+        told = other(lambda: advance(replica_id=replica_id, expected=ReplicaState.REQUESTED, to=ReplicaState.STAGING))
+        until_somebody_waits()
+        want(pool=held, version=stable(pool), serving=0)
+    told.result(timeout=WITHIN_S)
+    found = Replica.objects.get()
+    assert (found.state, found.is_wanted) == (ReplicaState.STAGING, False)
+
+
+def test_an_agent_of_another_pool_waits_for_nobody(other: Other) -> None:
+    node("a")
+    pool, another = pool_of("m"), pool_of("n")
+    (replica_id,) = want(pool=another, version=stable(another), serving=1).added
+    with transaction.atomic():
+        hold_pool(pool.pk)
         told = other(lambda: advance(replica_id=replica_id, expected=ReplicaState.REQUESTED, to=ReplicaState.STAGING))
         told.result(timeout=WITHIN_S)
-        publish_model(held)
-    assert Replica.objects.get().state == ReplicaState.STAGING
+
+
+def test_an_agent_that_comes_back_as_its_node_is_taken_for_lost_is_in_no_ring(other: Other) -> None:
+    node("a")
+    _, second = serving(pool_of(), 2)
+    node("b")
+    falls_silent("a")
+    watched_for()
+    with transaction.atomic():
+        hold_replicas(Replica.objects.filter(node="a"))
+        lost = other(look_for_lost_nodes)
+        until_somebody_waits()
+        advance(replica_id=second.id, expected=ReplicaState.READY, to=ReplicaState.DRAINING)
+    lost.result(timeout=WITHIN_S)
+    assert set(Replica.objects.filter(node="a").values_list("state", flat=True)) == {ReplicaState.FAILED}
 
 
 def test_a_zone_of_two_models_is_drained_while_the_second_ones_pool_is_changed(other: Other) -> None:
