@@ -54,9 +54,9 @@ def _has_watched() -> bool:
 
 def _is_lost_now(name: str) -> bool:
     with transaction.atomic():
-        node = silent_nodes().select_for_update().filter(pk=name).first()
+        node = silent_nodes().select_for_update(skip_locked=True).filter(pk=name).first()
         if node is None:
-            return False  # it has beaten meanwhile
+            return False  # it has beaten meanwhile, or another sweep is at it
         is_new = node.lost_at is None
         reason = LOST.format(lost_after().total_seconds())
         for replica in hold_replicas(Replica.objects.filter(node=name).exclude(state__in=(_S.STOPPED, _S.FAILED))):

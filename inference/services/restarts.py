@@ -67,10 +67,11 @@ def advance_restarts() -> list[int]:
 
 def _take(pk: int) -> bool:
     with transaction.atomic():
-        rows = RollingRestart.objects.select_for_update(of=("self",)).select_related("pool__model")
+        # Every agent and beat come by each second: in a queue of them an operator's cancel would wait for long.
+        rows = RollingRestart.objects.select_for_update(of=("self",), skip_locked=True).select_related("pool__model")
         restart = rows.filter(pk=pk, ended_at=None).first()
         if restart is None:
-            return False  # somebody else has ended it
+            return False  # somebody else has ended it, or is at it
         hold_pool(restart.pool_id)
         if restart.replica and not _is_settled(restart):
             return restart.ended_at is not None

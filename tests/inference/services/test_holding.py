@@ -7,11 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from django.db import connection, transaction
 
+from inference.fleet_models import RollingRestart
 from inference.models import Replica, ReplicaState
 from inference.services.holding import hold_pool, hold_replicas
 from inference.services.lost_nodes import look_for_lost_nodes
 from inference.services.registry import publish_model
 from inference.services.replicas import advance
+from inference.services.restarts import advance_restarts, restart_model
 from inference.services.wanted import want
 from inference.services.zones import drain_zone
 from tests.inference.services.fleet import falls_silent, node, pool_of, serving, stable, watched_for
@@ -101,3 +103,16 @@ def test_a_zone_of_two_models_is_drained_while_the_second_ones_pool_is_changed(o
         publish_model(held)
     drained.result(timeout=WITHIN_S)
     assert Replica.objects.exclude(replaced_by="").count() == 2
+
+
+def test_a_sweep_that_finds_another_at_a_restart_goes_on_its_way(other: Other) -> None:
+    """Every agent and beat come by each second: an operator who cancels must not wait in a queue of them."""
+    node("a")
+    serving(pool_of(), 2)
+    begun = restart_model(public_id="m", actor="test")
+    with transaction.atomic():
+        RollingRestart.objects.select_for_update().get(pk=begun.pk)
+        other(advance_restarts).result(timeout=WITHIN_S)
+    assert RollingRestart.objects.get().replica == ""
+    advance_restarts()
+    assert RollingRestart.objects.get().replica
