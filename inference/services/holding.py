@@ -22,6 +22,14 @@ def hold_pool(pool_id: int) -> Pool:
     return Pool.objects.select_related("model", "version").get(pk=pool_id)
 
 
+def hold_pool_if_free(pool_id: int) -> Pool | None:
+    """The same for sweeps, which come by again: None where somebody holds it now. Every agent sweeps, and one that waits does
+    not beat meanwhile."""
+    assert connection.in_atomic_block, "it is held until the transaction ends"
+    is_free = Pool.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=pool_id).exists()
+    return hold_pool(pool_id) if is_free else None
+
+
 def hold_replicas(rows: "QuerySet[Replica]") -> list[Replica]:
     """In the one order in which all take them. Without their pools: of those who only fail or stop what is there."""
     assert connection.in_atomic_block, "they are held until the transaction ends"

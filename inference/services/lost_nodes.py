@@ -21,7 +21,7 @@ from inference.errors import NoNodeHasRoom, UnknownNode
 from inference.fleet_models import NodeWatch
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
-from inference.services.holding import hold_replicas
+from inference.services.holding import hold_pool_if_free, hold_replicas
 from inference.services.moving import replace
 from inference.services.replicas import MAX_REASON_CHARS, advance
 from inference.services.wanted import AGENTS
@@ -75,6 +75,8 @@ def _place_again() -> None:
     for replica in waiting.select_related("pool__model", "version").order_by("is_standby", "created_at", "id"):
         try:
             with transaction.atomic():
+                if hold_pool_if_free(replica.pool_id) is None:
+                    continue
                 new = replace(replica)
                 AGENTS.drain([replica])
         except NoNodeHasRoom as error:  # looked for again next time

@@ -12,7 +12,7 @@ from django.db import transaction
 from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownReplica
 from inference.models import Replica, ReplicaState
-from inference.services.holding import hold_pool
+from inference.services.holding import hold_pool, hold_pool_if_free
 from inference.services.wanted import AGENTS, request
 from tenants.services.audit import record_audit
 
@@ -99,7 +99,8 @@ def settle_moves() -> list[str]:
     gone: list[Replica] = []
     for pool_id in sorted({replica.pool_id for replica in leaving if _may_go(replica)}):
         with transaction.atomic():
-            hold_pool(pool_id)  # whoever keeps one after all must not find the other one gone, too
+            if hold_pool_if_free(pool_id) is None:  # whoever keeps one after all must not find the other one gone, too
+                continue
             going = [replica for replica in leaving.filter(pool=pool_id) if _may_go(replica)]
             AGENTS.drain(going)
         gone += going

@@ -15,7 +15,7 @@ from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom
 from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaState
-from inference.services.holding import hold_pool
+from inference.services.holding import hold_pool_if_free
 from inference.services.moving import CERTIFIED, in_its_place, keep_after_all, replace
 from inference.services.registry import pool_of
 from inference.services.replicas import HELD
@@ -72,7 +72,8 @@ def _take(pk: int) -> bool:
         restart = rows.filter(pk=pk, ended_at=None).first()
         if restart is None:
             return False  # somebody else has ended it, or is at it
-        hold_pool(restart.pool_id)
+        if hold_pool_if_free(restart.pool_id) is None:
+            return False
         if restart.replica and not _is_settled(restart):
             return restart.ended_at is not None
         return _begin_next(restart)

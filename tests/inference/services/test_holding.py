@@ -11,16 +11,17 @@ from inference.fleet_models import RollingRestart
 from inference.models import Replica, ReplicaState
 from inference.services.holding import hold_pool, hold_replicas
 from inference.services.lost_nodes import look_for_lost_nodes
+from inference.services.moving import restart_replica, settle_moves
 from inference.services.registry import publish_model
 from inference.services.replicas import advance
 from inference.services.restarts import advance_restarts, restart_model
 from inference.services.wanted import want
 from inference.services.zones import drain_zone
-from tests.inference.services.fleet import falls_silent, node, pool_of, serving, stable, watched_for
+from tests.inference.services.fleet import falls_silent, node, now_serves, pool_of, serving, stable, watched_for
 
 # SQLite has one writer at a time, for the whole of its transaction.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_postgresql]
-Other = Callable[[Callable[[], object]], Future[None]]
+Other = Callable[[Callable[[], object]], Future[object]]
 WITHIN_S = 60.0
 
 
@@ -28,9 +29,9 @@ WITHIN_S = 60.0
 def other() -> Iterator[Other]:
     """Starts work beside the test, over a connection of its own."""
 
-    def work_and_close(work: Callable[[], object]) -> None:
+    def work_and_close(work: Callable[[], object]) -> object:
         try:
-            work()
+            return work()
         finally:
             connection.close()
 
@@ -116,3 +117,20 @@ def test_a_sweep_that_finds_another_at_a_restart_goes_on_its_way(other: Other) -
     assert RollingRestart.objects.get().replica == ""
     advance_restarts()
     assert RollingRestart.objects.get().replica
+
+
+def test_a_sweep_waits_for_nobody_who_holds_a_pool(other: Other) -> None:
+    """An agent that waits does not beat."""
+    node("a")
+    pool = pool_of()
+    old, moved = serving(pool, 2)
+    restart_model(public_id="m", actor="test")
+    new, _ = restart_replica(replica_id=moved.id, actor="test")
+    now_serves(new)
+    with transaction.atomic():
+        hold_pool(pool.pk)
+        for sweep in (settle_moves, advance_restarts):
+            assert not other(sweep).result(timeout=WITHIN_S)
+    assert settle_moves() == [moved.id]
+    advance_restarts()
+    assert Replica.objects.get(pk=old.id).replaced_by
