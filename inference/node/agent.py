@@ -1,6 +1,7 @@
 """The loop: make this machine's engines match the Replica rows that name this node (DESIGN §2)."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -31,6 +32,7 @@ NEWS_EVERY_S = 0.2
 MAX_STEPS_A_TICK = 6
 POLL_COPIES_EVERY_S = 2.0
 ROTATE_EVERY_S = 30.0
+SAY_DISK_EVERY_S = 60.0
 REVOCATIONS_EVERY_S = 2.0
 # For children of staging jobs to be killed when the agent stops.
 HALT_LIMIT_S = 5.0
@@ -101,7 +103,7 @@ class Agent:
             if found is not None:
                 self.copies.sync(found)
         if self._is_due("revocations", REVOCATIONS_EVERY_S, now_s):
-            self.tools.link.fetch_revocations(self.tools.revocations)
+            self._on_disk("revocations", lambda: self.tools.link.fetch_revocations(self.tools.revocations))
         if self._is_due("beat", beat_every_s(), now_s):
             self._beat(now_s)
         for run in self.runs.values():
@@ -184,13 +186,23 @@ class Agent:
     def _remember(self) -> None:
         """Write desired.json where something has changed."""
         now = [Remembered(desired=run.desired, is_held=run.is_held) for run in self.runs.values()]
-        if now != self._remembered:
-            self.tools.files.remember(now)
+        if now != self._remembered and self._on_disk("desired.json", lambda: self.tools.files.remember(now)):
             self._remembered = now
 
     def _rotate_logs(self) -> None:
         for run in self.runs.values():
-            rotate(self.tools.logs / f"{run.id}.log", max_bytes=self.tools.settings.log_max_bytes)
+            path = self.tools.logs / f"{run.id}.log"
+            self._on_disk(path.name, lambda path=path: rotate(path, max_bytes=self.tools.settings.log_max_bytes))  # type: ignore[misc]
+
+    def _on_disk(self, what: str, work: Callable[[], None]) -> bool:
+        """Whether it was done. A disk that is full, or away, must not end the agent: somebody has to look after the engines."""
+        try:
+            work()
+        except OSError as error:
+            if self._is_due(f"say {what}", SAY_DISK_EVERY_S, self.clock.monotonic_s()):
+                log.error("disk_trouble", what=what, reason=str(error))
+            return False
+        return True
 
     def halt(self) -> None:
         """Stop looking after the engines, which live on."""

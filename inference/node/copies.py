@@ -1,10 +1,13 @@
 """The copies of weights that are wanted on this node, fetched beside whatever its replicas do.
 
 Each goes wanted → staging → staged. What failed is tried again after a pause that doubles, or, where trying cannot mend
-it, when somebody asks. A copy whose files have gone, or differ from what was staged, is wanted again.
+it, when somebody asks. A staged copy is looked at now and then: one whose files have gone, or differ from what was staged, is
+wanted again.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -13,7 +16,7 @@ from inference.node.backoff import Backoff
 from inference.node.child import Cancelled, ChildFailed
 from inference.node.jobs import Job
 from inference.node.tools import Tools
-from inference.node.weight_files import Staged, bytes_below, find_whole
+from inference.node.weight_files import Staged, bytes_below, examine, signature_of
 from inference.services.weight_copies import NodeCopies, WantedCopy
 from inference.weight_models import CopyState
 from inference.weight_uris import is_fetched, place_of
@@ -21,8 +24,10 @@ from inference.weight_uris import is_fetched, place_of
 log = structlog.get_logger(__name__)
 _S = CopyState
 NOTE_EVERY_S = 1.0
+LOOK_EVERY_S = 60.0
+"""At a copy that is staged: names, sizes and times; files whose time moved are read again."""
 EVICTED = "evicted: room was needed, and nothing needed it"
-GONE = "its files are gone, or are not those that were staged"
+GONE = "its files are gone"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,23 @@ class Fetched:
 
     staged: Staged
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at a staged copy has found. `why`: it is not whole; empty: it is, while it has that signature."""
+
+    signature: list[list[Any]]
+    why: str = ""
+
+
+def look_at(place: Path, before: Seen | None) -> Seen:
+    """A folder that is as it was seen before is not read again."""
+    signature = signature_of(place)
+    if before is not None and not before.why and signature == before.signature:
+        return before
+    found = examine(place)
+    return Seen(signature) if isinstance(found, Staged) else Seen(signature, found.why or GONE)
 
 
 class CopyRun:
@@ -48,7 +70,9 @@ class CopyRun:
         self._is_final = wanted.is_final
         self._retry_at_s = 0.0
         self._next_note_s = 0.0
-        self._is_looked_at = False
+        self._looking: Job[Seen] | None = None
+        self._seen: Seen | None = None
+        self._next_look_s = 0.0
 
     @property
     def is_busy(self) -> bool:
@@ -74,8 +98,8 @@ class CopyRun:
 
     def step(self, now_s: float) -> None:
         if self._job is None:
-            if self.state is _S.STAGED and not self._is_looked_at:
-                self._look()
+            if self.state is _S.STAGED:
+                self._look(now_s)
         elif self._job.is_done:
             self._ended(self._job, now_s)
         elif now_s >= self._next_note_s:
@@ -83,12 +107,24 @@ class CopyRun:
             done_bytes, total_bytes = self._job.measured
             self.tools.link.note_copy(self.wanted.version_id, self._job.progress, done_bytes, total_bytes)
 
-    def _look(self) -> None:
-        """Once: what an earlier agent staged may have gone since."""
-        self._is_looked_at = True
-        uri = self.wanted.weights_uri
-        if is_fetched(uri) and find_whole(place_of(uri, self.tools.disk.folder)) is None:
-            self._move(_S.WANTED, GONE)
+    def _look(self, now_s: float) -> None:
+        """It may have gone, or been changed, by whatever hand."""
+        place, before = place_of(self.wanted.weights_uri, self.tools.disk.folder), self._seen
+        if self._looking is None:
+            if now_s >= self._next_look_s and is_fetched(self.wanted.weights_uri):
+                self._looking = self.tools.jobs.start(f"look-{self.wanted.version_id}", lambda _job: look_at(place, before))
+            return
+        if not self._looking.is_done:
+            return
+        looking, self._looking, self._next_look_s = self._looking, None, now_s + LOOK_EVERY_S
+        try:
+            self._seen = looking.result()
+        except OSError as error:  # the folder is being replaced, or its disk is away for a moment
+            log.warning("copy_not_looked_at", version=self.wanted.version_id, reason=str(error))
+            return
+        if self._seen.why and not self.tools.disk.is_evicted(place):
+            log.warning("copy_not_whole", version=self.wanted.version_id, reason=self._seen.why)
+            self._move(_S.WANTED, self._seen.why)
 
     def _ended(self, job: Job[Fetched], now_s: float) -> None:
         self._job = None
@@ -102,7 +138,7 @@ class CopyRun:
             log.exception("copy_job_failed", version=self.wanted.version_id)
             self._fail(f"the node agent failed on it ({type(error).__name__}); see its log", now_s, is_final=True)
         else:
-            self._is_looked_at = True
+            self._next_look_s = now_s + LOOK_EVERY_S
             if self.state is _S.STAGED:  # a replica was quicker, and has told it
                 return
             self.tools.link.record_digest(self.wanted.version_id, fetched.staged.digest)
@@ -125,7 +161,7 @@ class CopyRun:
         if row.state != self.state:
             log.info("copy_moved_by_another", version=row.version_id, here=self.state, there=row.state)
             self.state, self._is_final, self._retry_at_s = CopyState(row.state), row.is_final, 0.0
-            self._is_looked_at = False
+            self._next_look_s = 0.0
 
     def cancel(self) -> Job[Fetched] | None:
         job = self._job

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -50,7 +50,8 @@ class WeightsDisk:
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
         self.folder, self._nodes, self._settings, self._free_bytes = folder, nodes, settings, free_bytes
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # held for moments: the agent's loop waits for it
+        self._room = threading.Lock()
         self._turns = threading.Semaphore(settings.fetches_at_once)
         self._fetches: dict[Path, int] = {}  # target -> how large all of it will be; 0: not known yet
         self._needed: frozenset[Path] | None = None
@@ -79,6 +80,11 @@ class WeightsDisk:
                 for place in self._pins.pop(name):
                     self._note_use(place)
 
+    def is_evicted(self, place: Path) -> bool:
+        """It went, and nobody was told yet."""
+        with self._lock:
+            return place in self._evicted
+
     def take_evicted(self) -> list[Path]:
         """What went since it was last asked."""
         with self._lock:
@@ -102,14 +108,31 @@ class WeightsDisk:
             self._turns.release()
 
     def _make_room(self, target: Path, need_bytes: int) -> None:
-        with self._lock:
-            found = room_for(need_bytes, self._disk(target), self.held())
-            if isinstance(found, TooFull):
-                raise NoRoom(found.reason)
-            for name in found.evict:
-                if not self._evict(self.folder / name):
-                    raise NoRoom(f"{name} was to go for it, and another agent builds it just now")
-            self._fetches[target] = self._written_bytes(target) + need_bytes
+        """Files are removed outside the lock of the agent's loop: those of large weights take seconds."""
+        with self._room:
+            try:
+                with self._lock:
+                    self._choose(target, need_bytes)
+            finally:
+                self.clear_leftovers()
+
+    def _choose(self, target: Path, need_bytes: int) -> None:
+        found = room_for(need_bytes, self._disk(target), self.held())
+        if isinstance(found, TooFull) and target.exists():
+            # Nobody fetches what is whole: that is a damaged copy, and what comes takes its place anyway.
+            size_bytes = bytes_below(target)
+            before = self._disk(target)
+            without = replace(before, used_bytes=before.used_bytes - size_bytes, free_bytes=before.free_bytes + size_bytes)
+            found = room_for(need_bytes, without, self.held())
+            if not isinstance(found, TooFull):
+                log.warning("damaged_weights_removed", name=target.name, reason="there is no room for another copy beside it")
+                self._set_aside(target)
+        if isinstance(found, TooFull):
+            raise NoRoom(found.reason)
+        for name in found.evict:
+            if not self._evict(self.folder / name):
+                raise NoRoom(f"{name} was to go for it, and another agent builds it just now")
+        self._fetches[target] = self._written_bytes(target) + need_bytes
 
     def _disk(self, target: Path) -> Disk:
         others = {other: size for other, size in self._fetches.items() if other != target}
@@ -137,7 +160,7 @@ class WeightsDisk:
 
     def _copies(self) -> Iterator[tuple[Path, Path, float]]:
         for manifest in self.folder.glob(f"*/{MANIFEST}"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # nothing of ours
                 if is_fetched(json.loads(manifest.read_text())["source"]):
                     yield manifest.parent, manifest.parent, self._last_used_s(manifest)
 
@@ -171,16 +194,17 @@ class WeightsDisk:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            gone = self.folder / f".evicted-{time.time_ns()}"
-            folder.rename(gone)  # whole, or not there
-            shutil.rmtree(gone, ignore_errors=True)
+            self._set_aside(folder)
         _used_file(folder).unlink(missing_ok=True)
         self._evicted.append(folder)
         log.info("weights_evicted", name=folder.name)
         return True
 
+    def _set_aside(self, folder: Path) -> None:
+        folder.rename(self.folder / f".evicted-{time.time_ns()}")  # whole, or not there
+
     def clear_leftovers(self) -> None:
-        """What an agent that was killed while it evicted has left."""
+        """What was set aside, also by an agent that was killed meanwhile."""
         for gone in self.folder.glob(".evicted-*"):
             shutil.rmtree(gone, ignore_errors=True)
 
@@ -190,6 +214,6 @@ def _used_file(folder: Path) -> Path:
 
 
 def _arguments_of(run: Path) -> list[str]:
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return [str(word) for word in json.loads(run.read_text())["arguments"]]
     return []

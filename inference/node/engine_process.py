@@ -1,5 +1,6 @@
 """One replica's engine on this machine: how it is started, why it ended, how it is made to end."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import structlog
 
+from headway.errors import HeadwayError
 from inference.engines.environments import EngineKind
 from inference.engines.speculation import with_local_draft
 from inference.engines.vllm import ServerSpec, process_environment, server_arguments
 from inference.launchers.base import Launcher, LaunchSpec, Running
 from inference.node.engine_log import last_words, size_of
+from inference.node.jobs import Job
 from inference.node.machine import number_format
 from inference.node.node_files import RunFile
 from inference.node.tools import Tools
@@ -22,6 +25,8 @@ log = structlog.get_logger(__name__)
 POLL_S = 0.05
 # The kernel needs a moment to take down a killed process; one that stays beyond it is in an uninterruptible wait.
 KILL_LIMIT_S = 30.0
+# Longer than the process that forks engines may take to import them.
+LAUNCH_LIMIT_S = 300.0
 
 
 class EngineProcess:
@@ -61,6 +66,18 @@ class EngineProcess:
         self.launcher.is_alive(self.running)  # reaps it where it is our child
         Path(self.run.socket).unlink(missing_ok=True)
         self.tools.files.forget_run(self.run.replica_id)
+
+
+def end_of(process: EngineProcess | None, launched: Job[EngineProcess] | None, *, graceful_s: float) -> None:
+    """Of an engine that runs, or of one that is being started by then: it must not come up when nobody knows of it any more."""
+    if launched is not None and not launched.wait(LAUNCH_LIMIT_S):
+        log.error("engine_start_does_not_end")
+        return
+    if launched is not None:
+        with contextlib.suppress(HeadwayError, OSError):  # there is none then
+            process = launched.result()
+    if process is not None:
+        process.end(graceful_s=graceful_s)
 
 
 def _wait(is_so: Callable[[], bool], limit_s: float) -> bool:

@@ -33,9 +33,6 @@ def stage_hub(uri: str, tools: "StagingTools") -> Staged:
     """Raises BadWeights, ChildFailed (the hub could not be reached, or sent something else), NoRoom, Cancelled."""
     source = parse_hub_uri(uri)
     target = tools.folder / source.folder_name
-    found = find_whole(target)
-    if found is not None:
-        return found
     with being_built(target) as partial:
         found = find_whole(target)
         if found is not None:

@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import structlog
+
 from inference.engines.client import Spent
 from inference.node.weight_files import write_json
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,4 +73,10 @@ class OwnWork:
                 self._write()
 
     def _write(self) -> None:
-        write_json(self._path, asdict(self.tokens))
+        """A full disk must end no engine: without its file the next agent knows that it does not know."""
+        try:
+            write_json(self._path, asdict(self.tokens))
+        except OSError as error:
+            log.warning("own_tokens_not_written", path=str(self._path), reason=error.strerror)
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)

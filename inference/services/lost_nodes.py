@@ -16,11 +16,12 @@ from django.db import transaction
 from django.db.models import Case, F, When
 from django.db.models.functions import Now
 
+from headway.errors import Conflict
 from inference.errors import NoNodeHasRoom, UnknownNode
 from inference.fleet_models import NodeWatch
 from inference.models import NodeHeartbeat, Replica, ReplicaState
 from inference.services.heartbeats import live_nodes, lost_after, silent_nodes
-from inference.services.holding import hold_replicas
+from inference.services.holding import hold_pool_if_free, hold_replicas
 from inference.services.moving import replace
 from inference.services.replicas import MAX_REASON_CHARS, advance
 from inference.services.wanted import AGENTS
@@ -53,13 +54,12 @@ def _has_watched() -> bool:
 
 def _is_lost_now(name: str) -> bool:
     with transaction.atomic():
-        node = silent_nodes().select_for_update().filter(pk=name).first()
+        node = silent_nodes().select_for_update(skip_locked=True).filter(pk=name).first()
         if node is None:
-            return False  # it has beaten meanwhile
+            return False  # it has beaten meanwhile, or another sweep is at it
         is_new = node.lost_at is None
         reason = LOST.format(lost_after().total_seconds())
-        hold_replicas(Replica.objects.filter(node=name))
-        for replica in Replica.objects.filter(node=name).exclude(state__in=(_S.STOPPED, _S.FAILED)):
+        for replica in hold_replicas(Replica.objects.filter(node=name).exclude(state__in=(_S.STOPPED, _S.FAILED))):
             AGENTS.stop(replica, reason=reason)
         if is_new:
             NodeHeartbeat.objects.filter(pk=name).update(lost_at=Now())
@@ -75,10 +75,14 @@ def _place_again() -> None:
     for replica in waiting.select_related("pool__model", "version").order_by("is_standby", "created_at", "id"):
         try:
             with transaction.atomic():
+                if hold_pool_if_free(replica.pool_id) is None:
+                    continue
                 new = replace(replica)
                 AGENTS.drain([replica])
         except NoNodeHasRoom as error:  # looked for again next time
             _say(replica, f"{replica.reason.partition(UNPLACED)[0]}{UNPLACED}{error.message}")
+            continue
+        except Conflict:  # another sweep has placed it meanwhile
             continue
         log.info("replica_placed_again", replica=replica.id, node=replica.node, replaced_by=new)
 
@@ -93,10 +97,9 @@ def _say(replica: Replica, reason: str) -> None:
 def forget_node(*, node: str, actor: str) -> int:
     """Its machine is gone for good: what it had counts as stopped. Returns how many. Raises UnknownNode while it beats."""
     with transaction.atomic():
-        if not silent_nodes().select_for_update().filter(pk=node).exists():
+        if silent_nodes().select_for_update().filter(pk=node).first() is None:
             raise UnknownNode(f"there is no silent node {node!r}: one that beats is drained, not forgotten")
-        hold_replicas(Replica.objects.filter(node=node))
-        rows = list(Replica.objects.filter(node=node).exclude(state=_S.STOPPED))
+        rows = hold_replicas(Replica.objects.filter(node=node).exclude(state=_S.STOPPED))
         for replica in rows:
             AGENTS.stop(replica, reason="its node was forgotten")
         AGENTS.drain(rows)

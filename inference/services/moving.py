@@ -12,7 +12,7 @@ from django.db import transaction
 from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownReplica
 from inference.models import Replica, ReplicaState
-from inference.services.holding import hold_pool
+from inference.services.holding import hold_pool, hold_pool_if_free
 from inference.services.wanted import AGENTS, request
 from tenants.services.audit import record_audit
 
@@ -55,8 +55,10 @@ def replace(replica: Replica, *, not_on: str = "") -> str:
 
 def drain_replica(*, replica_id: str, actor: str) -> str:
     """Move it to another node. Returns who comes in its place. Raises UnknownReplica, NoNodeHasRoom, Conflict."""
-    replica = _staying(replica_id)
+    pool_id = known_replica(replica_id).pool_id
     with transaction.atomic():
+        hold_pool(pool_id)
+        replica = _staying(replica_id)
         new = replace(replica, not_on=replica.node)
         record_audit(actor=actor, action="replica.drain", target=replica_id, after={"replaced_by": new})
     return new
@@ -67,8 +69,10 @@ def restart_replica(*, replica_id: str, actor: str) -> tuple[str, bool]:
 
     Where no node has room for a second one, the old one is drained at once. Raises UnknownReplica, Conflict.
     """
-    replica = _staying(replica_id)
+    pool_id = known_replica(replica_id).pool_id
     with transaction.atomic():
+        hold_pool(pool_id)
+        replica = _staying(replica_id)
         try:
             new, is_gapless = replace(replica), True
         except NoNodeHasRoom:
@@ -91,10 +95,15 @@ def in_its_place(replica: Replica) -> str:
 
 def settle_moves() -> list[str]:
     """Let go those whose place is taken. Returns their ids. Anybody may call it, at any time."""
-    leaving = list(Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id"))
-    gone = [replica for replica in leaving if _may_go(replica)]
-    for replica in gone:
-        AGENTS.drain([replica])  # one at a time: nobody waits for one and has another
+    leaving = Replica.objects.filter(is_wanted=True).exclude(replaced_by="").order_by("id")
+    gone: list[Replica] = []
+    for pool_id in sorted({replica.pool_id for replica in leaving if _may_go(replica)}):
+        with transaction.atomic():
+            if hold_pool_if_free(pool_id) is None:  # whoever keeps one after all must not find the other one gone, too
+                continue
+            going = [replica for replica in leaving.filter(pool=pool_id) if _may_go(replica)]
+            AGENTS.drain(going)
+        gone += going
     return [replica.id for replica in gone]
 
 
@@ -116,8 +125,9 @@ def _successors(replica: Replica) -> Iterator[Replica]:
 
 
 def keep_after_all(replica: Replica) -> None:
-    """It stays, and whoever was to come in its place goes."""
+    """It stays, and whoever was to come in its place goes. Where it is let go by now, they stay."""
     with transaction.atomic():
         hold_pool(replica.pool_id)
-        AGENTS.drain(list(_successors(replica)))
-        Replica.objects.filter(pk=replica.pk).update(replaced_by="")
+        coming = list(_successors(replica))
+        if Replica.objects.filter(pk=replica.pk, is_wanted=True).update(replaced_by=""):
+            AGENTS.drain(coming)

@@ -15,7 +15,7 @@ from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom
 from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaState
-from inference.services.holding import hold_pool
+from inference.services.holding import hold_pool_if_free
 from inference.services.moving import CERTIFIED, in_its_place, keep_after_all, replace
 from inference.services.registry import pool_of
 from inference.services.replicas import HELD
@@ -67,10 +67,13 @@ def advance_restarts() -> list[int]:
 
 def _take(pk: int) -> bool:
     with transaction.atomic():
-        restart = RollingRestart.objects.select_for_update().select_related("pool__model").filter(pk=pk, ended_at=None).first()
+        # Every agent and beat come by each second: in a queue of them an operator's cancel would wait for long.
+        rows = RollingRestart.objects.select_for_update(of=("self",), skip_locked=True).select_related("pool__model")
+        restart = rows.filter(pk=pk, ended_at=None).first()
         if restart is None:
-            return False  # somebody else has ended it
-        hold_pool(restart.pool_id)
+            return False  # somebody else has ended it, or is at it
+        if hold_pool_if_free(restart.pool_id) is None:
+            return False
         if restart.replica and not _is_settled(restart):
             return restart.ended_at is not None
         return _begin_next(restart)
@@ -107,10 +110,13 @@ def _begin_next(restart: RollingRestart) -> bool:
     except NoNodeHasRoom:
         missing = _missing_without(replica, [other for other in staying.values() if other.id != replica.id])
         if missing:
-            _say(restart, f"no node has room for two, and {missing}")
-            return False
-        AGENTS.drain([replica])
-        new = in_its_place(replica)
+            return _say(restart, f"no node has room for two, and {missing}")
+        try:
+            with transaction.atomic():
+                AGENTS.drain([replica])
+                new = in_its_place(replica)
+        except NoNodeHasRoom as error:  # its node is lost, or takes no replica now: it stays until there is another
+            return _say(restart, f"nothing can come in the place of {replica.id}: {error.message}")
     restart.waiting, restart.replica, restart.replaced_by = restart.waiting[1:], replica.id, new
     restart.reason = f"{new} is to come in the place of {replica.id}"
     restart.save()

@@ -8,13 +8,16 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from inference.models import Pool, Replica, ReplicaState
 from inference.scaling_models import WakeUp
 from inference.services.autoscale_memory import note_woken
 from inference.services.database_clock import database_now
+from inference.services.heartbeats import silent_nodes
 from inference.services.holding import hold_pool
 from inference.services.registry import publish_model
+from inference.services.replicas import HELD
 from inference.services.scale_decisions import record_decision
 from inference.services.wanted import want_what_fits, wanted_counts
 
@@ -66,6 +69,8 @@ def wake_pools(*, now: datetime | None = None) -> int:
             num_woken += _wake(row, now)
         elif row.taken_at is not None and _is_over(row.pool):
             row.delete()
+        elif row.taken_at is not None and (why := _why_nothing_comes(row.pool)):
+            WakeUp.objects.filter(pk=row.pk, refused="").update(taken_at=None, refused=why[:500], asked_at=now)
     return num_woken
 
 
@@ -88,7 +93,7 @@ def _start_one(pool: Pool, asked_by: str, now: datetime) -> str:
         return NOT_WOKEN
     serving, _ = wanted_counts(pool, pool.version)
     if serving:
-        return ""
+        return _why_nothing_comes(pool)
     fitted = want_what_fits(pool=pool, version=pool.version, serving=1, warm=pool.warm_replicas)
     if not fitted.serving:
         record_decision(pool=pool, before=0, desired=0, reason=WOKEN, at=now, decided_by=asked_by, problem=fitted.problem)
@@ -99,7 +104,24 @@ def _start_one(pool: Pool, asked_by: str, now: datetime) -> str:
     return ""
 
 
+def _wanted(pool: Pool) -> "QuerySet[Replica]":
+    return Replica.objects.filter(pool=pool, is_wanted=True, is_standby=False).exclude(state=ReplicaState.STOPPED)
+
+
 def _is_over(pool: Pool) -> bool:
     """Something serves, or nothing is wanted any more."""
-    wanted = Replica.objects.filter(pool=pool, is_wanted=True, is_standby=False).exclude(state=ReplicaState.STOPPED)
-    return not wanted.exists() or wanted.filter(state=ReplicaState.READY).exists()
+    return not _wanted(pool).exists() or _wanted(pool).filter(state=ReplicaState.READY).exists()
+
+
+def _why_nothing_comes(pool: Pool) -> str:
+    """None of those that are wanted can come up before somebody acts, or a node is back. Empty: one of them may."""
+    silent = set(silent_nodes().values_list("name", flat=True))
+    reasons = []
+    for replica in _wanted(pool).order_by("created_at"):
+        if replica.node in silent:
+            reasons.append(f"{replica.id}: its node {replica.node} is silent")
+        elif replica.state == ReplicaState.FAILED and replica.reason.endswith(HELD):
+            reasons.append(f"{replica.id}: {replica.reason}")
+        else:
+            return ""
+    return "; ".join(reasons)

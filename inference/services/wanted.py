@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from django.db import transaction
-from django.utils import timezone
 
 from headway.errors import InvalidInput
 from inference.errors import NoNodeHasRoom
 from inference.launchers.cell import CellLauncher
 from inference.launchers.node_agents import NodeAgents
 from inference.models import ModelVersion, Pool, Replica, ReplicaState, new_replica_id
+from inference.services.database_clock import database_now
 from inference.services.holding import hold_pool
 from inference.services.replicas import LIVE_STATES, publish_replica
 
@@ -133,6 +133,7 @@ def request(
 ) -> str:
     """One more; returns its id. Raises NoNodeHasRoom."""
     place = AGENTS.place(version=version, default_node=default_node, not_on=not_on, rather_on=rather_on)
+    now = database_now()  # what starts usually take is counted from it, and a machine's own clock may be days off
     replica = Replica(
         id=new_replica_id(),
         pool=pool,
@@ -141,7 +142,8 @@ def request(
         zone=place.zone,
         is_standby=is_standby,
         upstream_model=pool.model.public_id,
-        changed_at=timezone.now(),
+        changed_at=now,
     )
     AGENTS.start(replica)
+    Replica.objects.filter(pk=replica.pk).update(created_at=now)
     return replica.id

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import F, Q
-from django.utils import timezone
 
 from headway.errors import InvalidInput
 from inference.engines.options import over
@@ -18,6 +17,7 @@ from inference.engines.speculation import uris_of
 from inference.errors import IllegalTransition
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica
 from inference.rollout_models import ENDED, Rollout
+from inference.services.database_clock import database_now
 from inference.services.heartbeats import live_nodes
 from inference.services.node_fit import why_not
 from inference.services.replicas import LIVE_STATES, MAX_REASON_CHARS
@@ -71,7 +71,7 @@ def stage_version(*, version: ModelVersion, actor: str, nodes: list[str] | None 
         raise InvalidInput(f"no live node can run {version.engine_environment}", param="nodes")
     with transaction.atomic():
         _want(version, wanted, again=(_S.FAILED, _S.EVICTED))
-        WeightCopy.objects.filter(version=version, node__in=wanted).update(keep_until=timezone.now() + KEEP_FOR)
+        WeightCopy.objects.filter(version=version, node__in=wanted).update(keep_until=database_now() + KEEP_FOR)
         record_audit(actor=actor, action="version.stage", target=str(version), after={"nodes": wanted})
     return wanted
 
@@ -81,7 +81,7 @@ def want_needed_copies() -> int:
 
     What failed for good is left until somebody asks (`stage_version`).
     """
-    now, num_wanted = timezone.now(), 0
+    now, num_wanted = database_now(), 0
     for version in needed_versions(now):
         if any(is_fetched(uri) for uri in _uris(version)):
             num_wanted += _want(version, _nodes_for(version), again=(_S.EVICTED,))
@@ -117,7 +117,7 @@ def _nodes_for(version: ModelVersion) -> list[str]:
 
 
 def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]) -> int:
-    now = timezone.now()
+    now = database_now()
     there = set(WeightCopy.objects.filter(version=version, node__in=nodes).values_list("node", flat=True))
     missing = [
         WeightCopy(version=version, node=node, keep_until=now + KEEP_FOR, changed_at=now) for node in nodes if node not in there
@@ -133,7 +133,7 @@ def _want(version: ModelVersion, nodes: list[str], *, again: Iterable[CopyState]
 
 
 def copies_of(node: str) -> NodeCopies:
-    now = timezone.now()
+    now = database_now()  # its agent's clock may be days off, and what must be kept follows from it
     rows = (
         WeightCopy.objects.filter(node=node)
         .exclude(state=_S.EVICTED)
@@ -182,7 +182,7 @@ def advance_copy(
     if digest:
         changes["digest"] = digest
     rows = WeightCopy.objects.filter(version=version_id, node=node, state=expected)
-    if not rows.update(**changes, changed_at=timezone.now()):
+    if not rows.update(**changes, changed_at=database_now()):
         raise IllegalTransition(f"the copy of version {version_id} on {node} is not {expected}")
 
 
@@ -195,7 +195,7 @@ def note_copy(*, version_id: int, node: str, reason: str, bytes_done: int, bytes
 
 def record_use(*, version_id: int, node: str, size_bytes: int, digest: str) -> None:
     """A replica found it whole, or fetched it: it is there, whatever was known of it."""
-    now = timezone.now()
+    now = database_now()
     there = {"state": _S.STAGED, "reason": "", "is_final": False, "bytes_done": size_bytes, "bytes_total": size_bytes}
     changes = {**there, "digest": digest, "last_used_at": now}
     rows = WeightCopy.objects.filter(version=version_id, node=node)
@@ -207,4 +207,4 @@ def record_use(*, version_id: int, node: str, size_bytes: int, digest: str) -> N
 
 def record_evicted(*, node: str, version_ids: list[int], reason: str) -> None:
     rows = WeightCopy.objects.filter(node=node, version__in=version_ids, state__in=(_S.STAGED, _S.WANTED, _S.FAILED))
-    rows.update(state=_S.EVICTED, reason=reason[:MAX_REASON_CHARS], bytes_done=0, changed_at=timezone.now())
+    rows.update(state=_S.EVICTED, reason=reason[:MAX_REASON_CHARS], bytes_done=0, changed_at=database_now())

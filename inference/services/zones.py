@@ -17,7 +17,7 @@ from headway.errors import Conflict, InvalidInput
 from inference.errors import NoNodeHasRoom, UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.launchers.node_agents import room_on
-from inference.models import NodeHeartbeat, Replica, ReplicaState
+from inference.models import NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.services.database_clock import database_now
 from inference.services.heartbeats import live_nodes
 from inference.services.holding import hold_pool
@@ -91,7 +91,8 @@ def drain_zone(*, zone: str, actor: str, is_forced: bool = False, limit_s: int =
             raise ZoneCannotGo(f"zone {zone} is not drained: {capacity.problem}", **capacity.as_dict())
         names = [node.name for node in nodes_of(zone)]
         rows = Replica.objects.filter(node__in=names).exclude(state=_S.STOPPED).select_related("pool__model", "version")
-        for pool_id in sorted(set(rows.values_list("pool_id", flat=True))):
+        # All of them: a pool that has nothing there yet may be getting it just now.
+        for pool_id in Pool.objects.order_by("pk").values_list("pk", flat=True):
             hold_pool(pool_id)
         drain = _record(zone, actor, is_forced, limit_s, names, list(rows), capacity)
         NodeHeartbeat.objects.filter(zone=zone).update(is_cordoned=True)
@@ -154,13 +155,23 @@ def _still_there(drain: ZoneDrain) -> list[str]:
     return sorted(row.id for row in rows if row.is_wanted or row.state != _S.FAILED)
 
 
+def _placed_meanwhile(drain: ZoneDrain) -> int:
+    """Somebody has uncordoned a node."""
+    rows = Replica.objects.filter(node__in=drain.nodes, is_wanted=True, replaced_by="").exclude(state=_S.STOPPED)
+    return rows.exclude(pk__in=drain.replicas).count()
+
+
 def _end(drain: ZoneDrain, verdict: ZoneDrain.Verdict | None, reason: str) -> bool:
     """`verdict` None: by what the ledger says."""
     now = database_now()
     seen = replica_ends(drain.replicas, since=drain.started_at, until=now)
     if verdict is None:
         verdict = ZoneDrain.Verdict.FAILED if seen.failed else ZoneDrain.Verdict.CLEAN
-        reason = f"{seen.failed} requests failed" if seen.failed else ""
+        later = _placed_meanwhile(drain)
+        reason = "; ".join(
+            [f"{seen.failed} requests failed"] * bool(seen.failed)
+            + [f"{later} replicas were placed there meanwhile"] * bool(later)
+        )
     changes: dict[str, Any] = {
         "ended_at": now,
         "verdict": verdict,
@@ -181,7 +192,10 @@ def undrain_zone(*, zone: str, actor: str) -> int:
     names = [node.name for node in nodes_of(zone)]
     with transaction.atomic():
         NodeHeartbeat.objects.filter(zone=zone).update(is_cordoned=False)
-        staying = list(Replica.objects.filter(node__in=names, is_wanted=True).exclude(replaced_by=""))
+        leaving = Replica.objects.filter(node__in=names, is_wanted=True).exclude(replaced_by="")
+        for pool_id in sorted(set(leaving.values_list("pool_id", flat=True))):
+            hold_pool(pool_id)
+        staying = list(leaving)
         for replica in staying:
             keep_after_all(replica)
         for drain in ZoneDrain.objects.filter(zone=zone, ended_at=None):

@@ -11,6 +11,9 @@ from django.db import DatabaseError, DataError, OperationalError, ProgrammingErr
 
 from headway.errors import HeadwayError
 
+INTERRUPTED = 130
+"""The exit code, as shells have it."""
+
 
 class OneLineParser(CommandParser):
     """Argument errors are errors like all others: one line, exit code 1."""
@@ -30,6 +33,8 @@ def actor() -> str:
 
 class HeadwayCommand(BaseCommand):
     requires_system_checks: list[str] = []
+    interrupted = "interrupted"
+    """What Ctrl-C is answered with: one that has begun something says whether it goes on."""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         parser = OneLineParser(prog=f"{prog_name.rsplit('/', 1)[-1]} {subcommand}", description=self.help or None, **kwargs)
@@ -47,6 +52,8 @@ class HeadwayCommand(BaseCommand):
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
             return super().execute(*args, **options)
+        except KeyboardInterrupt:
+            raise CommandError(self.interrupted, returncode=INTERRUPTED) from None
         except HeadwayError as error:
             raise CommandError(error.message) from error
         except (OperationalError, ProgrammingError) as error:

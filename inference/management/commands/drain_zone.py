@@ -17,6 +17,8 @@ class Command(HeadwayCommand):
         "the ledger is asked whether a stream failed. Waits for the verdict; exit code 1 unless it is clean."
     )
 
+    interrupted = "no longer waiting: the drain goes on (--report shows it; undrain_zone takes it back)"
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("zone")
         parser.add_argument("--force", action="store_true", help="let go what finds no place elsewhere")

@@ -18,6 +18,8 @@ class Command(HeadwayCommand):
         "room for two. Waits for the end; exit code 1 unless all were restarted."
     )
 
+    interrupted = "no longer waiting: the restart goes on (--cancel begins no further one)"
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("model", help="its public id")
         parser.add_argument("--cancel", action="store_true", help="begin no further one of the restart under way")

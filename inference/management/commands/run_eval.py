@@ -16,6 +16,8 @@ LOOK_S = 1.0
 class Command(HeadwayCommand):
     help = "Ask a version of a model every case of an eval set, through the gateway at batch tier; prints the run's number."
 
+    interrupted = "no longer waiting: a run that was asked for goes on (eval_report shows it, its page cancels it)"
+
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("eval_set", help="its name, or name@number")
         parser.add_argument("--model", required=True, help="the model's public id")

@@ -78,10 +78,13 @@ class Asker:
             if response.status_code == httpx.codes.OK:
                 self._check_version(response)
                 return _answer(response, took_ms)
+            is_ours = bool(_error(response))
             if self._may_settle(response):
                 self._wait(response, 0.25)
-            elif response.status_code in _BUSY:
+            elif response.status_code in _BUSY or (response.status_code in _ENGINE_FAILED and not is_ours):
                 self._wait(response, 1.0)
+            elif not is_ours:
+                raise GatewayAway(f"HTTP {response.status_code}, and not from a gateway: see HEADWAY_EVAL_API_URL")
             elif response.status_code in _ENGINE_FAILED and (tries := tries + 1) < MAX_TRIES:
                 self._wait(response, 0.5)
             elif response.status_code in (401, 403):
@@ -162,6 +165,7 @@ def _request_id(response: httpx.Response) -> str:
 
 
 def _error(response: httpx.Response) -> dict[str, Any]:
+    """Every refusal of a gateway has one; a proxy whose gateway is away answers with a page of its own."""
     try:
         error = response.json()["error"]
     except (ValueError, KeyError, TypeError):

@@ -13,6 +13,7 @@ from inference.models import Model, ModelVersion, Pool
 from inference.services.evals.pairs import paired_counts
 from inference.services.evals.runs import new_run, start_next
 from inference.services.evals.sets import set_label
+from inference.services.holding import hold_pool
 from inference.services.registry import pool_of
 from tenants.services.audit import record_audit
 
@@ -84,7 +85,7 @@ def ensure_runs(
     """
     runs = []
     with transaction.atomic():
-        pool = Pool.objects.select_for_update().select_related("model").get(model=model)  # two at once ask for one run
+        pool = hold_pool(Pool.objects.get(model=model).pk)  # two at once ask for one run
         for gate in EvalGate.objects.filter(model=model).select_related("eval_set").order_by("id"):
             compared = [stable_version] if gate.max_drop is not None and stable_version is not None else []
             for version in [candidate_version, *compared]:

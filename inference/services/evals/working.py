@@ -64,13 +64,25 @@ def carry_on(ids: dict[str, Any]) -> None:
         _fail(run, str(error))
         return
     except GatewayAway as error:
-        EvalRun.objects.filter(pk=run.pk, state=EvalState.RUNNING).update(reason=f"waits: {error}"[:300])
-        raise TryLater(str(error)) from None
+        _wait_for_gateway(run, str(error))
+        return
     if is_whole:
         _finish(run)
     else:
         with transaction.atomic():
             outbox.put(kind=KIND, ids=ids)
+
+
+def _wait_for_gateway(run: EvalRun, told: str) -> None:
+    """Raises TryLater where nothing was answered: its entry waits longer each time, and is given up in the end. One that came
+    further is not to be given up for that."""
+    reason = f"waits: {told}"[:300]
+    if not EvalRun.objects.filter(pk=run.pk, cases_done__gt=run.cases_done).exists():
+        EvalRun.objects.filter(pk=run.pk, state=EvalState.RUNNING).update(reason=reason)
+        raise TryLater(told)
+    with transaction.atomic():
+        if EvalRun.objects.filter(pk=run.pk, state=EvalState.RUNNING).update(reason=reason):
+            outbox.put(kind=KIND, ids={"run": run.pk}, due_at=timezone.now() + timedelta(seconds=outbox.FIRST_RETRY_S))
 
 
 def _started(run_id: int) -> EvalRun | None:

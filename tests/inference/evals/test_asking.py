@@ -147,3 +147,22 @@ def test_an_answer_that_is_no_chat_completion_is_an_error_of_the_case(spoil: Cal
 def test_what_no_database_keeps_is_taken_out_of_an_answer() -> None:
     found: Answer = Replies(answer("a\0b\ud800c", version="v2")).asker().ask(CONTENT)
     assert found.text == "ab?c"
+
+
+def page(status: int) -> Reply:
+    """What a proxy says by itself: no error object."""
+    return status, {"html": "Bad Gateway"}, {}
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_proxy_whose_gateway_is_away_is_no_engine_that_failed(status: int) -> None:
+    replies = Replies(*[page(status)] * 5, answer("ok", version="v2"))
+    assert replies.asker().ask(CONTENT).text == "ok"
+    with pytest.raises(GatewayAway, match=str(status)):
+        Replies(page(status)).asker().ask(CONTENT)
+
+
+@pytest.mark.parametrize("status", [301, 400, 404, 405])
+def test_an_address_at_which_no_gateway_is_says_nothing_about_a_model(status: int) -> None:
+    with pytest.raises(GatewayAway, match=f"HTTP {status}, and not from a gateway"):
+        Replies(page(status)).asker().ask(CONTENT)

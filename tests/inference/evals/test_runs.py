@@ -149,6 +149,22 @@ def test_a_gateway_that_is_away_is_waited_for(pool: Pool, gateway: FakeGateway, 
     assert (run.state, run.cases_done, run.errors, run.reason) == (EvalState.DONE, 6, 0, "")
 
 
+def test_a_gateway_that_is_away_again_and_again_gives_up_no_run_that_comes_further(pool: Pool, gateway: FakeGateway) -> None:
+    """Each entry of the outbox has so many attempts."""
+    run = asked_for(number=20, concurrency=1)
+    answers = list[str]()
+
+    def away_after_each(asked: Asked) -> Reply:
+        answers.append(asked.prompt)
+        return says(asked) if len(answers) % 2 else refusal(403, message="away")
+
+    gateway.script = away_after_each
+    work(at_most=60)
+    again(run)
+    assert (run.state, run.cases_done, run.errors) == (EvalState.DONE, 20, 0)
+    assert not OutboxEntry.objects.exclude(given_up_at=None).exists()
+
+
 def test_one_that_stays_away_fails_the_run_with_its_reason(pool: Pool, settings: Any) -> None:
     run = asked_for()
     settings.EVAL_API_URL = "http://127.0.0.1:9"

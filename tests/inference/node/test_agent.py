@@ -256,3 +256,29 @@ def test_a_log_that_grew_too_big_is_rotated_under_the_engine_that_writes_it(tmp_
     assert not (tmp_path / "r.log.3").exists()
     rotate(log, max_bytes=100)
     assert log.read_bytes() == b"e"
+
+
+def test_a_full_disk_ends_neither_the_agent_nor_an_engine(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_of(shop)
+    shop.link.rows = [desired()]
+    ticks(agent, shop, 8)
+
+    def is_full(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        for module in ("node_files", "own_work"):
+            full.setattr(f"inference.node.{module}.write_json", is_full)
+        full.setattr("inference.node.agent.rotate", is_full)
+        own, asked = agent.runs["rep-1"].counting.own, shop.engine.num_asked
+        ticks(agent, shop, round(agent.tools.settings.watchdog.canary_every_s) + 60)
+        assert agent.runs["rep-1"].state == S.READY and shop.engine.num_asked > asked
+    assert own is not None
+    path = agent.tools.files.own / "rep-1.json"
+    with monkeypatch.context() as full:
+        full.setattr("inference.node.own_work.write_json", is_full)
+        own._write()
+    assert not path.exists(), "the next agent must not take an old count for the whole"
+    shop.link.rows = [replace(shop.link.rows[0], is_wanted=False)]
+    ticks(agent, shop, 8)
+    assert agent.runs == {} and agent.tools.files.remembered() == {}

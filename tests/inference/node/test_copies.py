@@ -9,10 +9,11 @@ import pytest
 from inference.errors import BadWeights, NoRoom
 from inference.node.agent import Agent
 from inference.node.child import ChildFailed
+from inference.node.copies import LOOK_EVERY_S, look_at
 from inference.node.disk import DiskSettings
 from inference.node.jobs import Job
 from inference.node.node_settings import NodeSettings
-from inference.node.weight_files import Staged, write_manifest
+from inference.node.weight_files import MANIFEST, Staged, write_manifest
 from inference.services.weight_copies import NodeCopies, WantedCopy
 from inference.weight_models import CopyState
 from tests.inference.node.fakes import LaterJobs, Workshop, desired
@@ -162,6 +163,46 @@ def test_a_staged_copy_is_looked_at_by_a_new_agent(shop: Workshop, damage: str) 
         (folder / "model.safetensors").write_bytes(b"0" * 999)
     ticks(running(shop, wanted(state=S.STAGED)), shop, 3)
     assert moves(shop) == ([] if damage == "none" else [S.WANTED, S.STAGING, S.STAGED])
+
+
+@pytest.mark.parametrize("damage", ["truncated", "gone", "manifest of other bytes"])
+def test_a_copy_that_is_spoilt_while_its_agent_runs_is_fetched_again(shop: Workshop, damage: str) -> None:
+    folder = staged_folder(shop, "hf-org-m1-v1")
+    agent = running(shop, wanted(state=S.STAGED))
+    ticks(agent, shop, 5)
+    assert moves(shop) == []
+    if damage == "gone":
+        folder.rename(folder.with_name("elsewhere"))
+    elif damage == "truncated":
+        (folder / "model.safetensors").write_bytes(b"0" * 999)
+    else:
+        (folder / MANIFEST).write_bytes(b"\xff\xfe")
+    ticks(agent, shop, round(LOOK_EVERY_S / 2) + 3)
+    assert moves(shop) == [S.WANTED, S.STAGING, S.STAGED]
+    told = {"gone": "its files are gone", "truncated": "hf-org-m1-v1/model.safetensors has 999 bytes, not 1,000"}
+    assert shop.link.copy_moves[0][3] == told.get(damage, f"hf-org-m1-v1/{MANIFEST} is missing or cannot be read")
+
+
+def test_a_look_that_finds_what_was_evicted_meanwhile_does_not_bring_it_back(shop: Workshop) -> None:
+    folder = staged_folder(shop, "hf-org-m1-v1")
+    jobs = shop.jobs = LaterJobs()
+    agent = running(shop, wanted(state=S.STAGED))
+    ticks(agent, shop)
+    agent.tools.disk._evict(folder)
+    jobs.finish()
+    agent.copies.runs[1].step(shop.clock.monotonic_s())
+    ticks(agent, shop, 2)
+    assert (moves(shop), shop.link.evicted) == ([], [1])
+
+
+def test_what_was_read_once_is_not_read_again_while_sizes_and_times_stand(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = staged_folder(shop, "hf-org-m1-v1")
+    (folder / "model.safetensors").touch()
+    seen = look_at(folder, None)
+    monkeypatch.setattr("inference.node.weight_files.sha256_of", None)
+    assert look_at(folder, seen) == seen
 
 
 def test_a_copy_that_was_evicted_is_told_and_not_fetched_again(shop: Workshop) -> None:

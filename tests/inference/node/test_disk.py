@@ -253,3 +253,45 @@ def test_what_lies_below_a_folder_is_counted_while_others_take_it_away(tmp_path:
 
     monkeypatch.setattr(os, "scandir", late)
     assert bytes_below(tmp_path) == 5
+
+
+def test_a_damaged_copy_makes_room_for_what_takes_its_place_where_both_do_not_fit(place: Place) -> None:
+    damaged = place.copy("hf-org-a-v1")
+    os.truncate(damaged / "model.safetensors", 900)
+    disk = place.disk(budget_bytes=1500)
+    disk.need([uri("a")])
+    with pytest.raises(NoRoom):
+        make_room(disk, 2000, "hf-org-a-v1")
+    assert place.names == {"hf-org-a-v1"}, "nothing goes for what does not fit either way"
+    make_room(disk, 1000, "hf-org-a-v1")
+    assert place.names == set()
+    assert not list(place.weights.glob(".evicted-*"))
+
+
+def test_a_damaged_copy_stays_where_there_is_room_for_both(place: Place) -> None:
+    """Its source may be gone: somebody may be able to mend it."""
+    os.truncate(place.copy("hf-org-a-v1") / "model.safetensors", 900)
+    make_room(place.disk(budget_bytes=5000), 1000, "hf-org-a-v1")
+    assert place.names == {"hf-org-a-v1"}
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"\xff\xfe", b'{"source": 7}'])
+def test_a_manifest_that_is_none_of_ours_keeps_no_other_copy_out(place: Place, content: bytes) -> None:
+    (place.copy("hf-org-a-v1") / MANIFEST).write_bytes(content)
+    make_room(place.disk(budget_bytes=5000), 1000)
+    assert place.names == {"hf-org-a-v1"}
+
+
+def test_the_agents_loop_waits_for_no_file_that_is_removed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.copy("hf-org-a-v1")
+    disk, told = place.disk(budget_bytes=1500), list[list[Path]]()
+    disk.need([])
+
+    def removes_slowly(*_arguments: Any, **_more: Any) -> None:
+        loop = threading.Thread(target=lambda: told.append(disk.take_evicted()))
+        loop.start()
+        loop.join(10)
+
+    monkeypatch.setattr("inference.node.disk.shutil.rmtree", removes_slowly)
+    make_room(disk, 1000)
+    assert told == [[place.weights / "hf-org-a-v1"]]

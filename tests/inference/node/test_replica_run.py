@@ -69,6 +69,31 @@ def test_the_reason_says_how_far_staging_is(shop: Workshop) -> None:
     assert shop.link.last_reason == "downloading 40 of 93 MB"
 
 
+@pytest.mark.parametrize("how", ["its node is taken for lost", "its row is gone"])
+def test_an_engine_that_is_being_started_when_it_is_given_up_does_not_come_up_unknown(shop: Workshop, how: str) -> None:
+    jobs = shop.jobs = LaterJobs()
+    run = start(shop)
+    run.step(0)
+    jobs.finish()
+    run.step(0)
+    assert (run.state, run.process, len(jobs.waiting)) == (S.STARTING, None, 1)
+    if how == "its row is gone":
+        assert not run.abandon()
+    else:
+        run.sync(replace(run.desired, state=S.FAILED), 0)
+        run.step(0)
+        assert run.state == S.FAILED, "not before the engine has ended"
+    jobs.finish()
+    assert (len(shop.launcher.launched), shop.launcher.alive) == (1, set())
+    assert run.tools.files.read_runs() == {}
+    if how == "its row is gone":
+        assert run.abandon()
+    else:
+        run.step(0)
+        run.step(0)
+        assert run.state == S.REQUESTED
+
+
 @pytest.mark.parametrize("state", [S.STAGING, S.STARTING, S.CERTIFYING])
 def test_one_that_is_not_wanted_any_more_stops_on_its_way(shop: Workshop, state: ReplicaState) -> None:
     run = steps(start(shop), shop, state)

@@ -17,7 +17,7 @@ import pytest
 from inference.errors import BadWeights
 from inference.node import package_weights
 from inference.node.child import Cancelled, ChildFailed, run_child
-from inference.node.weight_files import MANIFEST, being_built, find_whole, folder_digest, write_manifest
+from inference.node.weight_files import MANIFEST, NotWhole, being_built, examine, find_whole, folder_digest, write_manifest
 from inference.node.weights import StagingTools, stage
 from inference.weight_uris import parse_package_uri
 
@@ -91,23 +91,39 @@ def test_weights_that_are_not_those_registered_are_refused_and_not_kept(tools: S
     assert visible(tools.folder) == []
 
 
-@pytest.mark.parametrize("damage", ["truncated", "missing", "other bytes", "no manifest", "broken manifest"])
-def test_a_folder_that_differs_from_its_manifest_is_not_whole(tmp_path: Path, damage: str) -> None:
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda folder: os.truncate(folder / "model.safetensors", 999), "model.safetensors has 999 bytes, not 1,000"),
+    "missing": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is gone"),
+    "other bytes": (
+        lambda folder: (folder / "model.safetensors").write_bytes(b"1" * 1000),
+        "model.safetensors has other bytes than those that were staged",
+    ),
+    "one more": (lambda folder: (folder / "model-2.safetensors").write_bytes(b"1"), "model-2.safetensors was not staged"),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), f"{MANIFEST} is missing or cannot be read"),
+} | {
+    f"manifest {number}": (
+        lambda folder, content=content: (folder / MANIFEST).write_bytes(content),
+        f"{MANIFEST} is missing or cannot be read",
+    )
+    for number, content in enumerate(
+        [b'{"files": [', b"\xff\xfe\x00", b"[]", b"null", b'{"files": 7, "source_sha256": "", "source": ""}']
+    )
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_differs_from_its_manifest_is_not_whole_and_the_file_is_named(tmp_path: Path, damage: str) -> None:
     folder = model_folder(tmp_path / "m")
     write_manifest(folder, source="s", source_sha256="1")
     assert find_whole(folder) is not None
-    file = folder / "model.safetensors"
-    if damage == "truncated":
-        file.write_bytes(file.read_bytes()[:-1])
-    elif damage == "missing":
-        file.unlink()
-    elif damage == "other bytes":
-        file.write_bytes(b"x" + file.read_bytes()[1:])
-    elif damage == "no manifest":
-        (folder / MANIFEST).unlink()
-    else:
-        (folder / MANIFEST).write_text('{"files": [')
+    spoil, why = DAMAGES[damage]
+    spoil(folder)
     assert find_whole(folder) is None
+    assert examine(folder) == NotWhole(f"m/{why}")
+
+
+def test_what_is_not_there_is_not_damaged(tmp_path: Path) -> None:
+    assert examine(tmp_path / "m") == NotWhole("")
 
 
 def test_a_staged_folder_that_is_not_whole_is_staged_again(tools: StagingTools) -> None:
@@ -117,6 +133,19 @@ def test_a_staged_folder_that_is_not_whole_is_staged_again(tools: StagingTools) 
     file.write_bytes(whole[:-1])
     assert stage(URI, tools) == staged
     assert file.read_bytes() == whole
+
+
+def test_damage_that_cannot_be_mended_is_named_with_what_stands_in_the_way(tools: StagingTools, tmp_path: Path) -> None:
+    staged, said = stage(URI, tools), list[str]()
+    os.truncate(staged.path / "model.safetensors", 10)
+    (tmp_path / "index/demo-1.0-py3-none-any.whl").unlink()
+    with pytest.raises(
+        ChildFailed, match=r"model\.safetensors has 10 bytes, not 14,000, and it cannot be fetched anew: exit status"
+    ):
+        stage(URI, replace(tools, progress=said.append))
+    assert "model.safetensors has 10 bytes, not 14,000: fetched anew" in said[0]
+    make_wheel(tmp_path / "index", b"weights" * 1000)
+    assert stage(URI, tools) == staged, "once its source is back"
 
 
 def test_a_file_that_was_only_touched_is_still_whole(tmp_path: Path) -> None:
@@ -263,8 +292,9 @@ def test_a_folder_that_changed_since_it_was_registered_is_refused(tools: Staging
     tools = replace(tools, expected_digest=digest)
     assert stage(str(folder), tools).digest == digest
     (folder / "model.safetensors").write_bytes(b"1" * 1000)
-    with pytest.raises(BadWeights, match="changed"):
-        stage(str(folder), tools)
+    for _ in range(2):
+        with pytest.raises(BadWeights, match=r"changed since this version was registered in model\.safetensors: their"):
+            stage(str(folder), tools)
 
 
 def test_a_new_file_or_another_name_changes_a_folders_digest(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from datetime import timedelta
 
 import pytest
 
+from headway.errors import Conflict
 from inference.errors import IllegalTransition, UnknownNode
 from inference.models import ControlChange, ModelVersion, NodeHeartbeat, Replica, ReplicaState
+from inference.services import lost_nodes
 from inference.services.lost_nodes import forget_node, look_for_lost_nodes
+from inference.services.moving import replace
 from inference.services.node import replicas_of
 from inference.services.replicas import advance
 from inference.services.wanted import want, wanted_counts
@@ -182,3 +185,23 @@ def test_a_machine_that_never_comes_back_is_forgotten() -> None:
     assert [replica.state for replica in on("a")] == [S.STOPPED]
     assert list(NodeHeartbeat.objects.values_list("name", flat=True)) == ["b"]
     assert list(WeightCopy.objects.values_list("node", flat=True)) == ["b"]
+
+
+def test_one_that_another_sweep_has_placed_meanwhile_ends_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    node("a")
+    node("b")
+    pool = pool_of()
+    serving(pool, 4)
+    falls_silent("a")
+    watched_for()
+    theirs = list[str]()
+
+    def they_were_quicker(replica: Replica) -> str:
+        if not theirs:
+            theirs.append(replace(replica))
+            raise Conflict("it is on its way out already")
+        return replace(replica)
+
+    monkeypatch.setattr(lost_nodes, "replace", they_were_quicker)
+    look_for_lost_nodes()
+    assert [bool(old.replaced_by) for old in on("a")] == [False, True], "the first was undone with its look"

@@ -173,3 +173,17 @@ def test_one_that_stays_after_all_leaves_nobody_behind_who_was_to_come() -> None
     third, _ = restart_replica(replica_id=second, actor="test")
     keep_after_all(row(old.id))
     assert (row(second).is_wanted, row(third).is_wanted, wanted_counts(pool, stable(pool))) == (False, False, (1, 0))
+
+
+def test_one_that_was_let_go_by_then_does_not_take_its_successor_along() -> None:
+    """The sweep lets the old one go as the new one serves, at the moment in which an operator keeps it."""
+    node("a")
+    node("b")
+    pool = pool_of()
+    (old,) = serving(pool, 1)
+    as_it_was = row(old.id)
+    new = drain_replica(replica_id=old.id, actor="test")
+    now_serves(new)
+    assert settle_moves() == [old.id]
+    keep_after_all(as_it_was)
+    assert (row(old.id).is_wanted, row(new).is_wanted, wanted_counts(pool, stable(pool))) == (False, True, (1, 0))

@@ -3,19 +3,32 @@
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
 from headway.errors import Conflict, InvalidInput
 from inference.errors import UnknownModel
 from inference.fleet_models import RollingRestart
 from inference.models import Pool, Replica, ReplicaKind, ReplicaState
+from inference.services import fleet_sweep, zones
 from inference.services.fleet_sweep import look_after_fleet
+from inference.services.nodes import set_cordon
 from inference.services.registry import register_replica, register_version
 from inference.services.replicas import HELD
 from inference.services.restarts import cancel_restart, restart_model
 from inference.services.wanted import want
 from tenants.models import AuditEntry
-from tests.inference.services.fleet import SPEC, node, now_serves, pool_of, serving, stable, stopped
+from tests.inference.services.fleet import (
+    SPEC,
+    falls_silent,
+    node,
+    now_serves,
+    pool_of,
+    serving,
+    stable,
+    stopped,
+    watched_for,
+)
 
 pytestmark = pytest.mark.django_db
 S = ReplicaState
@@ -108,6 +121,54 @@ def test_b126_without_room_the_only_one_of_its_version_serves_until_there_is_roo
     node("b")
     over = until_over(restart, at_least=3)
     assert (over.verdict, len(over.done), alone in ready()) == ("done", 3, False)
+
+
+@pytest.mark.parametrize("trouble", ["lost", "cordoned"])
+def test_one_whose_node_takes_nothing_waits_and_keeps_nobody_else_from_their_turn(trouble: str) -> None:
+    node("a", max_replicas=1)
+    node("b", max_replicas=1)
+    old = serving(pool_of(), 2)
+    found = restart_model(public_id="m", actor="test")
+    first = Replica.objects.get(pk=found.waiting[0])
+    if trouble == "lost":
+        falls_silent(first.node)
+        watched_for()
+    else:
+        set_cordon(node=first.node, is_cordoned=True, actor="test")
+    settled = zones.advance_drains
+    with pytest.MonkeyPatch.context() as patch:
+        turns = list[object]()
+        patch.setattr(fleet_sweep, "STEPS", (*fleet_sweep.STEPS[:-1], lambda: turns.append(settled())))
+        look_after_fleet()
+        look_after_fleet()
+        assert turns == [[], []]
+    waits = fresh(found)
+    assert (waits.ended_at, waits.replica) == (None, "")
+    assert f"nothing can come in the place of {first.id}: no node" in waits.reason
+    assert {row.id for row in Replica.objects.filter(is_wanted=True)} == {row.id for row in old}, (
+        "it was not drained for nothing"
+    )
+    node("c", max_replicas=2)
+    until_over(found, at_least=1)
+    assert len(ready()) == 2
+
+
+def test_a_fault_in_one_step_of_the_sweep_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = list[str]()
+
+    def fails() -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(fleet_sweep, "STEPS", (fails, lambda: turns.append("next")))
+    look_after_fleet()
+    assert turns == ["next"]
+
+    def database_is_away() -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(fleet_sweep, "STEPS", (database_is_away,))
+    with pytest.raises(OperationalError):
+        look_after_fleet()
 
 
 def test_the_next_is_begun_once_the_one_before_it_has_stopped() -> None:
@@ -216,3 +277,17 @@ def test_who_waits_for_the_end_is_told_by_the_exit_code_that_another_has_cancell
     with pytest.raises(SystemExit) as ended:
         call_command("restart", "m")
     assert ended.value.code == 1
+
+
+def test_who_stops_waiting_is_told_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    node("a")
+    serving(pool_of(), 2)
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupted)
+    with pytest.raises(CommandError, match="the restart goes on") as ended:
+        call_command("restart", "m")
+    assert ended.value.returncode == 130
+    assert RollingRestart.objects.get().ended_at is None

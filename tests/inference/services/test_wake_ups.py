@@ -9,13 +9,14 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from inference.models import ControlChange, Pool, Replica, ReplicaState
+from inference.models import ControlChange, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.policy.autoscale import Why
 from inference.scaling_models import ScaleDecision, WakeUp
 from inference.services import wake_ups
 from inference.services.autoscaling import autoscale_pools
 from inference.services.pools import set_pool
 from inference.services.registry import register_model
+from inference.services.replicas import HELD
 from inference.services.wake_ups import WOKEN, WakeView, ask_for_wake_up, wake_pools
 from inference.services.wanted import Fitted, want_what_fits
 from tests.inference.services.scaled_pool import SPEC, node, pool, scaled_pool, serving, shown
@@ -111,6 +112,31 @@ def test_without_room_it_is_refused_with_the_reason_and_may_be_asked_for_again()
     node(max_replicas=2)
     ask()
     assert wake_pools() == 1 and serving() == 1
+
+
+@pytest.mark.parametrize("trouble", ["its node n1 is silent", "the weights are damaged"])
+def test_while_what_is_wanted_cannot_come_up_callers_are_refused_and_not_held(trouble: str) -> None:
+    scaled_pool()
+    ask()
+    assert wake_pools() == 1
+    if "silent" in trouble:
+        NodeHeartbeat.objects.update(seen_at=timezone.now() - timedelta(seconds=60))
+    else:
+        Replica.objects.update(state=ReplicaState.FAILED, reason=trouble + HELD)
+    wake_pools()
+    assert trouble in ask().refused
+    wake_pools(now=timezone.now() + timedelta(seconds=6))
+    assert not WakeUp.objects.exists()
+    ask()
+    wake_pools()
+    assert trouble in ask().refused, "asked for again: refused at once"
+    assert Replica.objects.count() == 1
+    node()
+    Replica.objects.update(state=ReplicaState.REQUESTED, reason="")
+    wake_pools(now=timezone.now() + timedelta(seconds=12))
+    ask()
+    wake_pools()
+    assert ask().is_taken and not ask().refused and Replica.objects.count() == 1
 
 
 def test_a_pool_set_by_hand_or_unknown_is_not_woken() -> None:

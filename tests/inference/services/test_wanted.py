@@ -1,6 +1,7 @@
 """How many replicas serve and stand by: who is asked for, woken, rested, let go, and where new ones are placed."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from inference.errors import NoNodeHasRoom
 from inference.models import ModelVersion, NodeHeartbeat, Pool, Replica, ReplicaState
 from inference.services.registry import register_model, register_version
 from inference.services.version_spec import VersionSpec
-from inference.services.wanted import Change, want, want_what_fits, wanted_counts
+from inference.services.wanted import Change, request, want, want_what_fits, wanted_counts
 from inference.weight_models import CopyState, WeightCopy
 
 pytestmark = pytest.mark.django_db
@@ -191,3 +192,15 @@ def test_a_cuda_engine_is_placed_where_there_is_one_and_where_it_is_installed() 
     beat("new", machine_kind="H100", accelerator="cuda", environments=["vllm-cuda-0.32.0", "vllm-cuda-0.33.0"])
     wanted(pool, serving=1)
     assert placed() == ["new"]
+
+
+def test_when_one_was_asked_for_is_told_by_the_databases_clock(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent places what a lost node had, and its own clock may be days off: what a start takes is counted from then."""
+    beat("a")
+    now = timezone.now()
+    with monkeypatch.context() as clocks:
+        clocks.setattr("inference.services.wanted.database_now", lambda: now)
+        clocks.setattr("django.db.models.fields.timezone.now", lambda: now + timedelta(days=3))
+        made = request(pool, stable(pool), is_standby=False)
+    found = Replica.objects.get(pk=made)
+    assert (found.created_at, found.changed_at) == (now, now)

@@ -230,3 +230,15 @@ def test_an_evicted_copy_is_gone_for_the_agent_and_wanted_again_once_it_is_neede
     (copy,) = copies_of("a").copies
     assert copy.state == S.WANTED
     assert WeightCopy.objects.get().keep_until < timezone.now() + KEEP_FOR
+
+
+def test_what_must_be_kept_follows_from_the_databases_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent whose clock is days ahead must not evict what somebody has just asked for."""
+    nodes("a")
+    version = version_of("m")
+    stage_version(version=version, actor="test", nodes=["a"])
+    ahead = timezone.now() + timedelta(days=3)
+    with monkeypatch.context() as clocks:
+        clocks.setattr("inference.services.weight_copies.database_now", lambda: ahead - timedelta(days=3))
+        clocks.setattr("django.utils.timezone.now", lambda: ahead)
+        assert copies_of("a").needed_uris == [version.weights_uri]

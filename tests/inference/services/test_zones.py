@@ -10,10 +10,12 @@ from inference.errors import UnknownZone, ZoneCannotGo
 from inference.fleet_models import ReplicaLoad, ZoneDrain
 from inference.models import NodeHeartbeat, Pool, Replica
 from inference.services.fleet_sweep import look_after_fleet
+from inference.services.nodes import set_cordon
 from inference.services.rollouts.ticking import tick
+from inference.services.wanted import want
 from inference.services.zones import LEDGER_LAG, advance_drains, capacity_without, drain_zone, undrain_zone
 from tests.billing.records import attempt, usage_record
-from tests.inference.services.fleet import node, now_serves, pool_of, serving, stopped
+from tests.inference.services.fleet import node, now_serves, pool_of, serving, stable, stopped
 
 pytestmark = pytest.mark.django_db
 V = ZoneDrain.Verdict
@@ -169,3 +171,21 @@ def test_what_was_let_go_by_force_is_asked_for_again_where_there_is_room(pool: P
     tick()
     tick()
     assert len(there("south")) == 4
+
+
+def test_what_came_back_while_it_was_drained_is_in_the_report(pool: Pool) -> None:
+    serving(pool, 2)
+    drain = drain_zone(zone="north", actor="test")
+    set_cordon(node="n1", is_cordoned=False, actor="another")
+    want(pool=pool, version=stable(pool), serving=3)
+    assert len(there()) == 2
+    for new in Replica.objects.exclude(pk__in=drain.replicas).values_list("id", flat=True):
+        now_serves(new)
+    look_after_fleet()
+    stopped(*drain.replicas)
+    look_after_fleet()
+    ZoneDrain.objects.update(emptied_at=timezone.now() - LEDGER_LAG)
+    look_after_fleet()
+    drain.refresh_from_db()
+    assert (drain.verdict, drain.reason) == (V.CLEAN, "1 replicas were placed there meanwhile")
+    assert drain.after["models"] == {"m": {"zone": 1, "elsewhere": 2}}
