@@ -208,7 +208,9 @@ def test_room_is_made_for_what_is_still_missing_before_anything_is_fetched(tools
     num_before = len(served.downloads)
     served.cut_after.clear()
     stage(URI, replace(tools, fetching=fetching))
-    assert asked == [("hf-org-name-v1", 200_004, 0), ("hf-org-name-v1", 130_000, num_before)]
+    (name, missing, num_downloads) = asked.pop()
+    assert asked == [("hf-org-name-v1", 200_004, 0)] and (name, num_downloads) == ("hf-org-name-v1", num_before)
+    assert 130_000 <= missing <= 130_004, "the two small files come beside the large one, or were not there yet when it was cut"
 
 
 @pytest.mark.parametrize("uri", ["hf:org/other@v1", "hf:org/name@v2"])
