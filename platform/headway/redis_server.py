@@ -51,6 +51,7 @@ def write_config(home: Home) -> Path:
         "save": '""',
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
+        "set-proc-title": "no",  # it would be written over the environment, by which leftovers are found (processes.py)
     }
     path = data / "redis.conf"
     path.touch(mode=0o600)
