@@ -37,7 +37,7 @@ def judge_health(gates: Gates, health: CandidateHealth) -> Verdict:
     elif health.starting_s > gates.start_deadline_s:
         reason, outcome = f"an engine is not ready after {gates.start_deadline_s:g} s", Outcome.BREACH
     elif health.staging_s > gates.stage_deadline_s:
-        reason, outcome = f"its weights are not there after {gates.stage_deadline_s:g} s", Outcome.BREACH
+        reason, outcome = f"its weights, or a place for it, are not there after {gates.stage_deadline_s:g} s", Outcome.BREACH
     elif health.needed and not health.ready and health.has_failed:
         reason, outcome = "none of its replicas serves, and requests go there", Outcome.BREACH
     elif health.ready < health.needed:

@@ -72,7 +72,7 @@ class CandidateHealth:
     starting_s: float = 0.0
     """How long the slowest has been loading or certified."""
     staging_s: float = 0.0
-    """How long the slowest has waited for its weights."""
+    """How long the slowest has waited for its weights, or for a place since its node was lost."""
 
 
 @dataclass(frozen=True, slots=True)

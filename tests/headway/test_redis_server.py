@@ -19,10 +19,9 @@ def test_it_is_found_by_its_tag_when_whoever_started_it_was_killed(tmp_path: Pat
     started = subprocess.Popen([sys.executable, str(ROOT / "manage.py"), "redis"], env=environment, stderr=subprocess.DEVNULL)
     try:
         deadline_s = time.monotonic() + 60
-        while not (tmp_path / "redis" / "appendonlydir").exists():
+        while not (tmp_path / "redis" / "appendonlydir").exists():  # it has its title before
             assert started.poll() is None and time.monotonic() < deadline_s, "the server runs"
             time.sleep(0.05)
-        time.sleep(0.2)  # a title would be written by now
         found = tagged(TAG, mine)
         assert started.pid in found, "it is that process itself, or its child"
         assert all(environment_of(pid)["HEADWAY_HOME"] == str(tmp_path) for pid in found)
