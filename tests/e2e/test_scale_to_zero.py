@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 from inference.policy.autoscale import Why
-from inference.services.wake_ups import WOKEN
 from tests.e2e.installation import ENGINE_ARGS, WEIGHTS, Installation, eventually
 
 MODEL = "sleepy"
@@ -43,7 +42,8 @@ class Asleep:
         return found
 
     def num_woken(self) -> int:
-        return sum(decision["reason"] == WOKEN for decision in self.scaling()["decisions"])
+        """How often it went up from nothing, whoever was first to see who waits: the wake-up's sweep or the autoscaler's look."""
+        return sum((one["before"], one["desired"]) == (0, 1) for one in self.scaling()["decisions"])
 
     def seen(self) -> dict[str, Any]:
         """The model's queue at the dispatcher."""
