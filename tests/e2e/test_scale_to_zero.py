@@ -42,7 +42,7 @@ class Asleep:
         return found
 
     def num_woken(self) -> int:
-        """How often it went up from nothing, whoever was first to see who waits: the wake-up's sweep or the autoscaler's look."""
+        """How often it went up from nothing: the wake-up's sweep may see first who waits, or the autoscaler's look."""
         return sum((one["before"], one["desired"]) == (0, 1) for one in self.scaling()["decisions"])
 
     def seen(self) -> dict[str, Any]:
