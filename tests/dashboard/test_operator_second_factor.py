@@ -89,6 +89,7 @@ def test_a_session_from_before_it_was_set_up_gives_the_code_first(operator: User
     assert reached(client) == (200, 200)
 
 
+@pytest.mark.usefixtures("one_minute")
 @override_settings(FORM_POSTS_PER_MINUTE=5, TRUSTED_PROXY_HOPS=0)
 def test_b48_passwords_of_operators_are_not_guessed_faster_than_anybodys(operator: User) -> None:
     client = Client(REMOTE_ADDR="198.51.100.7")

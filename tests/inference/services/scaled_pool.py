@@ -66,7 +66,7 @@ def shown(
         "waiting": waiting,
         "waiting_tokens": 0,
         "in_flight": sum(busy.values()),
-        "prompt_tokens_by_second": [tokens] * 5,
+        "prompt_tokens_by_second": [tokens] * 20,
         "second": second,
         "cached_ratio": 0.0,
         "tokens_per_s": 1000.0,
