@@ -2,9 +2,10 @@
 
     make up; python -m bench.flood_real [--seconds 180] [--model smollm2-135m]
 
-C (interactive, short prompts) and B (standard, steady) ask for little; A1 and A2 (batch, weights 1 and 2) keep a backlog.
-Then the same engine, asked directly, first come first served, with as many streams as there were on average: what a queue
-without tiers could have made of it. Pin the engine to a core of its own before (`taskset -acp 1 <pid of the engine>`).
+First the engine is asked directly by eight at once: its capacity in tokens a second. Of that, C (interactive, short prompts)
+asks for an eighth and B (standard, steady) for a sixth, at a steady pace; A1 and A2 (batch, weights 1 and 2) keep a backlog.
+Then the same engine directly, first come first served, with several numbers of streams: what a queue without tiers could
+have made of it. Pin the engine to a core of its own before (`taskset -acp 1 <pid of the engine>`).
 """
 
 import argparse
@@ -23,6 +24,10 @@ from bench.real_model import ROOT, Side, sides
 
 PROMPT = "Write a long story about a river, a bridge and the people of a small town."
 TENANTS = (("bench-a1", "bench-weight-1", 1.0), ("bench-a2", "bench-weight-2", 2.0), ("bench-b", "", 1.0), ("bench-c", "", 1.0))
+
+TOKENS = {"A1": 96, "A2": 96, "B": 48, "C": 32}
+SHARES = {"B": 1 / 6, "C": 1 / 8}
+"""Of the engine's capacity, that they ask for."""
 
 
 @dataclass
@@ -117,19 +122,34 @@ def p50_ms(values: list[float]) -> str:
     return f"{statistics.median(values) * 1000:.0f}" if values else "-"
 
 
-async def through(side: Side, seconds: float) -> dict[str, Served]:
+async def directly(side: Side, streams: int, seconds: float = 20.0) -> Served:
+    client = Client(side, "", "", time.monotonic() + seconds)
+    await client.backlog(streams, TOKENS["A1"])
+    return client.served
+
+
+async def through(side: Side, seconds: float, capacity: float) -> dict[str, Served]:
+    """`capacity`: tokens a second."""
     until_s, key_of = time.monotonic() + seconds, keys()
     a1 = Client(side, key_of["bench-a1"], "batch", until_s)
     a2 = Client(side, key_of["bench-a2"], "batch", until_s)
     b = Client(side, key_of["bench-b"], "standard", until_s)
     c = Client(side, key_of["bench-c"], "interactive", until_s)
-    await asyncio.gather(a1.backlog(12, 96), a2.backlog(12, 96), b.steady(4.0, 48), c.steady(2.0, 32))
+    every_s = {name: TOKENS[name] / (capacity * share) for name, share in SHARES.items()}
+    await asyncio.gather(
+        a1.backlog(12, TOKENS["A1"]),
+        a2.backlog(12, TOKENS["A2"]),
+        b.steady(every_s["B"], TOKENS["B"]),
+        c.steady(every_s["C"], TOKENS["C"]),
+    )
     return {"A1": a1.served, "A2": a2.served, "B": b.served, "C": c.served}
 
 
 async def main(model: str, seconds: float) -> None:
     direct, ours = sides(model)
-    served = await through(ours, seconds)
+    capacity = (await directly(direct, 8)).tokens / 20
+    print(f"The engine makes {capacity:.1f} tokens/s for eight at once.\n")
+    served = await through(ours, seconds, capacity)
     print("| tenant | asked | done | refused | tokens/s | TTFT p50 ms | inter-token p50 ms |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, found in served.items():
@@ -144,9 +164,8 @@ async def main(model: str, seconds: float) -> None:
     print(f"\nJain of A1 and A2 by weight {jain:.3f}; {total:.1f} tokens/s in all; inter-token p50 {gap_s * 1000:.1f} ms")
     print("\nThe same engine, first come first served:\n\n| streams | tokens/s | inter-token p50 ms |\n| --- | --- | --- |")
     for streams in (2, 3, 4, 6, 8):
-        fifo = Client(direct, "", "", time.monotonic() + 20)
-        await fifo.backlog(streams, 96)
-        print(f"| {streams} | {fifo.served.tokens / 20:.1f} | {p50_ms(fifo.served.gaps_s)} |")
+        fifo = await directly(direct, streams)
+        print(f"| {streams} | {fifo.tokens / 20:.1f} | {p50_ms(fifo.gaps_s)} |")
 
 
 if __name__ == "__main__":
