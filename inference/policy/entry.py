@@ -49,6 +49,8 @@ class Entry:
     """Who is charged."""
     charged: float = 0.0
     """Virtual tokens on that account."""
+    ahead: float = 0.0
+    """Of these, what it was charged for and has not been served yet."""
     recorded_tokens: float = 0.0
     """Service that the fairness index has seen."""
     replica: str = ""

@@ -5,7 +5,8 @@ Fairness between tenants is the virtual token counter of Sheng et al., "Fairness
 (OSDI 2024): the tenant with the smallest counter is next; a counter grows by the tokens served, output weighted, over
 the plan's weight; one who comes back from having nothing waiting is lifted to where the others are, so that nobody
 saves up. Unlike there, the output is charged at the grant by what the tenant's requests make on average, and corrected
-as it becomes known. A tier has counters of its own: what a tenant runs as batch does not make it wait as interactive.
+as it becomes known; what is charged and not served yet lifts nobody, else who comes second to an idle pool would never
+get level. A tier has counters of its own: what a tenant runs as batch does not make it wait as interactive.
 
 Requests that wait are kept by class (which free slots they may use), so that one which cannot use the free slot is
 passed over at once, with all that are like it. Every operation is O(log waiting), and O(classes) for a choice.
@@ -45,7 +46,8 @@ class FairQueue:
         self._turns = TierTurns(tunables)
         self._accounts: dict[tuple[str, Tier], Account] = {}
         self._classes: dict[LineClass, _ClassLines] = {}
-        self._virtual_time = [0.0, 0.0, 0.0]  # a tier's: the counter of the last tenant let through
+        self._virtual_time = [0.0, 0.0, 0.0]  # a tier's: where those that come are lifted to
+        self._last: list[tuple[Account, float] | None] = [None, None, None]  # who was let through, and his counter
         self._tokens = [0, 0, 0]  # prompt tokens that wait, by tier
         self._weights = [0.0, 0.0, 0.0]  # of the tenants that wait, by tier
         self._blocked_tenants: set[str] = set()
@@ -188,12 +190,13 @@ class FairQueue:
         elif account.waiting == 0:
             self._lift(account)
         tier = entry.tier
-        self._virtual_time[tier] = max(self._virtual_time[tier], account.counter)
+        self._move_on(tier)
+        self._last[tier] = account, account.counter
         made = entry.completion_tokens
         expected = made + min(account.mean_completion_tokens, float(entry.ask.max_tokens or account.mean_completion_tokens))
         before = entry.charged * account.weight
         tokens = self.service(entry.ask.work_tokens, entry.cached_tokens, expected)
-        self.charge(entry, tokens)
+        self.charge(entry, tokens, ahead=self._tunables.output_weight * (expected - made))
         self._turns.served(tier, max(0.0, tokens - before), self.waiting, now_s)
 
     def service(self, prompt_tokens: float, cached_tokens: float, completion_tokens: float) -> float:
@@ -202,10 +205,23 @@ class FairQueue:
         computed = prompt_tokens - cached_tokens if prompt_tokens > cached_tokens else 0.0
         return computed + tunables.cached_weight * cached_tokens + tunables.output_weight * completion_tokens
 
-    def charge(self, entry: Entry, tokens: float) -> None:
-        """Make it `tokens` that the entry's tenant is charged for it, in place of what it was."""
+    def told(self, entry: Entry, tokens: float) -> None:
+        """It runs, and was served so much by now: what goes beyond the charge is charged."""
         account = entry.account
         assert account is not None
+        ahead = entry.charged - tokens / account.weight
+        if ahead < 0.0:
+            self.charge(entry, tokens)
+        else:
+            account.ahead += ahead - entry.ahead
+            entry.ahead = ahead
+
+    def charge(self, entry: Entry, tokens: float, *, ahead: float = 0.0) -> None:
+        """Make it `tokens` that the entry's tenant is charged for it, in place of what it was; `ahead` of them for later."""
+        account = entry.account
+        assert account is not None
+        account.ahead += ahead / account.weight - entry.ahead
+        entry.ahead = ahead / account.weight
         charged = tokens / account.weight
         account.counter += charged - entry.charged
         lowered, entry.charged = charged < entry.charged, charged
@@ -261,7 +277,14 @@ class FairQueue:
 
     # Steps
 
+    def _move_on(self, tier: Tier) -> None:
+        """A tier's time is the counter of the last let through, as far as he has been served by now."""
+        if (last := self._last[tier]) is not None:
+            account, counter = last
+            self._virtual_time[tier] = max(self._virtual_time[tier], min(counter, account.counter - account.ahead))
+
     def _lift(self, account: Account) -> None:
+        self._move_on(account.tier)
         if account.counter < self._virtual_time[account.tier]:
             account.counter = self._virtual_time[account.tier]
 
@@ -324,6 +347,12 @@ class FairQueue:
             account = self._accounts.get((tenant, tier))
             if account is not None:
                 yield from account.lines
+
+    def check_running(self, running: Collection[Entry]) -> None:
+        """`running`: all that do. What is charged ahead is theirs alone."""
+        for account in self._accounts.values():
+            ahead = sum(entry.ahead for entry in running if entry.account is account)
+            assert abs(account.ahead - ahead) < 1e-6 * (1.0 + account.counter)
 
     def check_invariants(self) -> None:
         assert self._num_excluding == sum(bool(line_class[0]) for line_class in self._classes)

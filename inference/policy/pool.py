@@ -539,6 +539,7 @@ class Pool:
         running = [entry for entry in entries if entry.stage is Stage.RUNNING]
         waiting = [entry for entry in entries if entry.stage is Stage.WAITING]
         self._load.check_invariants(running)
+        self.queue.check_running(running)
         assert self.router.in_flight() == sum(1 for entry in running if entry.replica)
         assert {entry.id for entry in self.queue.entries()} == {entry.id for entry in waiting}
         for entry in waiting:

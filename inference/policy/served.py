@@ -19,12 +19,10 @@ class Served:
         self._window.had_to_wait(entry.ask.tenant, now_s)
 
     def told(self, entry: Entry, now_s: float) -> None:
-        """It runs, and has read its prompt or made more: what goes beyond the charge is charged."""
+        """It runs, and has read its prompt or made more."""
         tokens = self._so_far(entry)
         self._record(entry, tokens, now_s)
-        assert entry.account is not None
-        if tokens > entry.charged * entry.account.weight:
-            self._queue.charge(entry, tokens)
+        self._queue.told(entry, tokens)
 
     def stopped(self, entry: Entry, now_s: float) -> None:
         """It will ask again, or is refused: one that had begun keeps its charge, another starts from nothing."""

@@ -15,13 +15,15 @@ Item = tuple[float, int, int, Entry]
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """A tenant in one tier of one pool. `counter`: virtual tokens served, divided by the plan's weight (VTC)."""
+    """A tenant in one tier of one pool. `counter`: virtual tokens charged, divided by the plan's weight (VTC)."""
 
     tenant: str
     tier: Tier
     weight: float
     mean_completion_tokens: float
     counter: float = 0.0
+    ahead: float = 0.0
+    """Of the counter, what its requests that run are expected to make yet."""
     waiting: int = 0
     waiting_tokens: int = 0
     lines: list["TenantLine"] = field(default_factory=list)

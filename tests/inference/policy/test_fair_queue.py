@@ -58,6 +58,13 @@ class Line:
         if self.num_asks < 20 or self.num_asks % 50 == 0:
             self.queue.check_invariants()
 
+    def serve(self, num: int) -> list[Entry]:
+        """Let so many through, and each makes what it is charged for."""
+        entries = [entry for _ in range(num) if (entry := self.next()) is not None]
+        for entry in entries:
+            self.queue.told(entry, self.queue.service(entry.ask.prompt_tokens, 0, 100))
+        return entries
+
     def order(self, num: int, now_s: float = 0.0) -> list[str]:
         entries = [self.next(now_s) for _ in range(num)]
         return [entry.ask.tenant for entry in entries if entry is not None]
@@ -160,10 +167,32 @@ class TestTenants:
         line.next()
         for _ in range(300):
             line.add("steady")
-        line.order(100)
+        line.serve(100)
         for _ in range(100):
             line.add("back")
         assert line.order(100).count("back") == pytest.approx(50, abs=2)
+
+    def test_who_comes_second_to_an_idle_pool_gets_level_with_who_has_just_taken_it(self) -> None:
+        line = Line(second=2.0)
+        for tenant, came in (("first", 12), ("second", 4)):  # into sixteen free slots
+            for _ in range(came):
+                line.add(tenant)
+                line.next()
+        for _ in range(40):
+            line.add("first")
+            line.add("second")
+        assert line.order(12) == ["second"] * 12
+        assert line.order(30).count("second") == pytest.approx(20, abs=1)
+
+    def test_what_was_served_to_who_has_just_taken_an_idle_pool_is_not_made_up_for(self) -> None:
+        line = Line()
+        for _ in range(12):
+            line.add("first")
+            line.serve(1)
+        for _ in range(40):
+            line.add("first")
+            line.add("second")
+        assert line.order(20).count("second") == pytest.approx(10, abs=1)
 
     def test_settling_corrects_the_charge_both_ways(self) -> None:
         line = Line()
@@ -253,7 +282,7 @@ class TestInsideATenant:
         for _ in range(60):
             line.add("bolt")
             line.add("acme")
-        assert set(line.order(30)) == {"bolt"}
+        assert {entry.ask.tenant for entry in line.serve(30)} == {"bolt"}
         line.queue.wake("acme", scope)
         assert line.next() is blocked
         assert line.order(20).count("acme") == pytest.approx(10, abs=1)
