@@ -97,6 +97,7 @@ class Grant:
 
     def _let_go(self) -> bool:
         held, self._is_held = self._is_held, False
+        self.on_park = self.on_cut = self.num_tokens = self.draft = None  # nobody asks any more; each holds its request
         if held:
             self._dispatcher.running.pop(self.decision.id, None)
         return held

@@ -67,6 +67,9 @@ class GatewayConsumer(AsyncConsumer):  # type: ignore[misc]  # Channels has no t
             self.body_account.close()
             if not self.has_record and self.route not in QUIET_ROUTES:
                 access(__name__, "request_ended", route=self.route, status=self.responder.status)
+            # What refers to itself would be kept until the collector comes by: some 20 KB a request.
+            self.responder.let_go()
+            scope["extensions"].clear()
 
     async def handle(self) -> None:
         raise NotImplementedError

@@ -51,6 +51,10 @@ class HttpResponder:
         self.has_ended = False
         self.status = 0
 
+    def let_go(self) -> None:
+        """The request is over: nobody is asked any more."""
+        self.more_headers, self.ask_rates = list, None
+
     async def start(self, status: int, headers: list[tuple[bytes, bytes]], more: Headers | None = None) -> None:
         """`more`: what `more_headers` has said already."""
         self.has_started, self.status = True, status

@@ -75,6 +75,8 @@ class EdgeProtocol(HttpToolsProtocol):
                 cycle.lose()
         self._stop_timers()
         super().connection_lost(exc)
+        self.pipeline.clear()
+        self.cycle = self._running = None  # type: ignore[assignment]  # they refer to us
 
     def shutdown(self) -> None:
         """The gateway drains. The next answer on this connection is its last; one that stays idle is closed a little later:
