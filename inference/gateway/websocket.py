@@ -225,6 +225,7 @@ class GenerateSocket(AsyncConsumer):  # type: ignore[misc]  # Channels has no ty
                 work.cancel()
                 await asyncio.wait({work})
             account.close()
+            output.answer_headers = list  # what refers to itself would be kept until the collector comes by
         return output.refusal
 
     async def _watch(self, work: "asyncio.Task[None]", exchange: Exchange) -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.fakes.gateway import GatewayUnderTest, basic, until
 from tests.fakes.raw_http import RawClient
 from tests.fakes.replica import ScriptedReplica, chat_events, piece, streamed
+from tests.inference.gateway.test_websocket import ASK, answer, send, socket_to
 
 NUM_CALLS = 10
 CHAT, LIST = ("POST", "/v1/chat/completions"), ("GET", "/v1/models")
@@ -52,15 +54,31 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(gateway: Gatewa
     assert not await left_by(gateway, CHAT, STREAMED, gateway.key, b"Hel")
 
 
+async def test_a_request_on_a_websocket_leaves_nothing(gateway: GatewayUnderTest) -> None:
+    async with socket_to(gateway) as socket:
+        await send(socket, {"api_key": gateway.key, "request": ASK})
+        await answer(socket)
+
+        async def ask() -> None:
+            await send(socket, ASK)
+            await answer(socket)
+
+        assert not await left_after(ask, gateway)
+
+
 async def left_by(gateway: GatewayUnderTest, *what: Any) -> Counter[str]:
-    """By type, what of ours only the collector can free after a few such calls."""
-    await call(gateway, *what)
+    return await left_after(lambda: call(gateway, *what), gateway)
+
+
+async def left_after(once: Callable[[], Awaitable[None]], gateway: GatewayUnderTest) -> Counter[str]:
+    """By type, what of ours only the collector can free after it was done a few times."""
+    await once()
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         for _ in range(NUM_CALLS):
-            await call(gateway, *what)
+            await once()
         await until(lambda: gateway.in_flight() == 0)
         gc.collect()
         return Counter(kind.__qualname__ for one in gc.garbage if (kind := type(one)).__module__.startswith("inference."))
