@@ -28,6 +28,8 @@ TENANTS = (("bench-a1", "bench-weight-1", 1.0), ("bench-a2", "bench-weight-2", 2
 TOKENS = {"A1": 96, "A2": 96, "B": 48, "C": 32}
 SHARES = {"B": 1 / 6, "C": 1 / 8}
 """Of the engine's capacity, that they ask for."""
+DIRECTLY_S = 20.0
+"""So long the engine is asked directly, with each number of streams."""
 
 
 @dataclass
@@ -122,8 +124,8 @@ def p50_ms(values: list[float]) -> str:
     return f"{statistics.median(values) * 1000:.0f}" if values else "-"
 
 
-async def directly(side: Side, streams: int, seconds: float = 20.0) -> Served:
-    client = Client(side, "", "", time.monotonic() + seconds)
+async def directly(side: Side, streams: int) -> Served:
+    client = Client(side, "", "", time.monotonic() + DIRECTLY_S)
     await client.backlog(streams, TOKENS["A1"])
     return client.served
 
@@ -147,7 +149,7 @@ async def through(side: Side, seconds: float, capacity: float) -> dict[str, Serv
 
 async def main(model: str, seconds: float) -> None:
     direct, ours = sides(model)
-    capacity = (await directly(direct, 8)).tokens / 20
+    capacity = (await directly(direct, 8)).tokens / DIRECTLY_S
     print(f"The engine makes {capacity:.1f} tokens/s for eight at once.\n")
     served = await through(ours, seconds, capacity)
     print("| tenant | asked | done | refused | tokens/s | TTFT p50 ms | inter-token p50 ms |")
@@ -165,7 +167,7 @@ async def main(model: str, seconds: float) -> None:
     print("\nThe same engine, first come first served:\n\n| streams | tokens/s | inter-token p50 ms |\n| --- | --- | --- |")
     for streams in (2, 3, 4, 5, 6, 8):
         fifo = await directly(direct, streams)
-        print(f"| {streams} | {fifo.tokens / 20:.1f} | {p50_ms(fifo.gaps_s)} |")
+        print(f"| {streams} | {fifo.tokens / DIRECTLY_S:.1f} | {p50_ms(fifo.gaps_s)} |")
 
 
 if __name__ == "__main__":

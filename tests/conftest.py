@@ -1,6 +1,6 @@
 """`--database-only`: the tests that a database takes part in; the others are the same whichever there is.
 Marked `on_postgresql`: what SQLite, where one who writes is alone, has no part in; it is left out there, not skipped.
-Marked `any_database`: pages, and who may ask for what (decided before any query); `--database-only` leaves it out.
+Marked `any_database`: who may ask for what, which is decided before any query; `--database-only` leaves it out.
 
 No example of hypothesis is failed for its time: machines are busy, and speed is measured in bench/.
 """
